@@ -1,0 +1,38 @@
+# make test    everything that CI runs: format, lint, types, tests
+# make demo    see the memory work
+# Both create .venv on first use; nothing but Python 3.10+ and the package index is needed.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: test demo bench mutants format clean
+
+test: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest --durations=5
+
+demo: $(READY)
+	$(BIN)/python examples/memory.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/drift.py
+
+# break the memory line by line and see that a test notices, and that every test notices something
+mutants: $(READY)
+	$(BIN)/python tests/mutants.py
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and "kanerva needs Python 3.10 or newer, this is %d.%d: try make PYTHON=python3.11" % v[:2])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,217 @@
+"""Input checks for the memory: what came, what was wanted, and the usual cause.
+
+Ranks, sizes, dtypes and devices are always checked; no data is read for that. Values (finite codes, positive
+variances, a positive definite U) are checked on the CPU only, because looking at data on a GPU makes the host
+wait for it. There a bad value comes out as NaN instead. `deep_checks` turns the value checks on for any device,
+or off; so does the environment variable KANERVA_DEEP_CHECKS=1 or 0 for a whole program.
+
+Arguments that a caller may have got wrong are of type Any here: anything can come.
+"""
+
+import contextlib
+import contextvars
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+P = ParamSpec("P")
+Out = TypeVar("Out")
+
+# True and False as in deep_checks; None: value checks on the CPU only.
+_by_default: bool | None = {"0": False, "1": True}.get(os.environ.get("KANERVA_DEEP_CHECKS", ""))
+_deep: contextvars.ContextVar[bool | None] = contextvars.ContextVar("deep_checks", default=_by_default)
+
+
+@contextlib.contextmanager
+def deep_checks(on: bool = True) -> Iterator[None]:
+    """Check values on every device (on=True, costs a GPU synchronisation per call) or on none (on=False)."""
+    token = _deep.set(on)
+    try:
+        yield
+    finally:
+        _deep.reset(token)
+
+
+def full_precision(function: Callable[P, Out]) -> Callable[P, Out]:
+    """Run `function` outside autocast: K×K algebra in bfloat16 or float16 is not the memory's mathematics."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> Out:
+        if not (torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
+            return function(*args, **kwargs)
+        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def inputs(
+    state: Any,
+    *,
+    w: Any = None,
+    z: Any = None,
+    noise_var: Any = None,
+    episode: bool = True,
+    name: str = "state",
+) -> None:
+    """Check a memory and what is about to meet it; `episode` says whether w and z carry the axis T."""
+    memory(state, name)
+    K, C = state.R.shape[-2:]
+    axis = ("T",) if episode else ()
+    batches = {name: state.R.shape[:-2]}
+    if w is not None:
+        tensor("w", w, (*axis, "K"), {"K": K}, like=state.R, source=f"rows of {name}.R")
+        batches["w"] = w.shape[: -1 - len(axis)]
+    if z is not None:
+        tensor("z", z, (*axis, "C"), {"C": C}, like=state.R, source=f"columns of {name}.R")
+        batches["z"] = z.shape[: -1 - len(axis)]
+    if episode and w is not None and z is not None and w.shape[-2] != z.shape[-2]:
+        raise ValueError(
+            f"w and z: expected one weight for each code, got T = {w.shape[-2]} weights (w is {shape(w)}) "
+            f"and T = {z.shape[-2]} codes (z is {shape(z)})"
+        )
+    broadcastable(batches)
+    if noise_var is not None:
+        variance("noise_var", noise_var, like=state.R)
+
+
+def memory(state: Any, name: str = "state") -> None:
+    """Check that a memory is a mean and a row covariance that belong together."""
+    if not (hasattr(state, "R") and hasattr(state, "U")):
+        raise TypeError(f"{name}: expected a MemoryState(R, U), got {type(state).__name__}; memory.prior makes one")
+    mean(f"{name}.R", state.R)
+    tensor(f"{name}.U", state.U, ("K", "K"), {"K": state.R.shape[-2]}, like=state.R, source=f"rows of {name}.R")
+    broadcastable({f"{name}.R": state.R.shape[:-2], f"{name}.U": state.U.shape[:-2]})
+    if deep(state.U):
+        positive_definite(f"{name}.U", state.U)
+
+
+def mean(name: str, R: Any) -> None:
+    """Check that the mean of a memory has rows and columns."""
+    tensor(name, R, ("K", "C"))
+    if 0 in R.shape[-2:]:
+        raise ValueError(f"{name}: expected at least one row and one column, got {shape(R)}")
+
+
+def pair(q: Any, p: Any) -> None:
+    """Check two memories that are about to be compared."""
+    memory(q, "q")
+    memory(p, "p")
+    if q.R.shape[-2:] != p.R.shape[-2:]:
+        raise ValueError(f"q and p: expected memories of one size, got R of {shape(q.R)} and {shape(p.R)}")
+    same_kind("p", p.R, q.R)
+    broadcastable({"q": q.R.shape[:-2], "p": p.R.shape[:-2]})
+
+
+def tensor(
+    name: str,
+    x: Any,
+    axes: tuple[str, ...],
+    sizes: dict[str, int] | None = None,
+    like: Tensor | None = None,
+    source: str = "",
+) -> None:
+    """Check type, dtype, device, rank and the sizes of named axes; on the CPU also that all of x is finite."""
+    wanted = f"(*b, {', '.join(axes)})"
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name}: expected a tensor of shape {wanted}, got {type(x).__name__}")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}; convert it with .float()")
+    if x.ndim < len(axes):
+        raise ValueError(f"{name}: expected shape {wanted}, got {shape(x)}, which has too few axes")
+    for axis, size in zip(axes, x.shape[x.ndim - len(axes) :], strict=True):
+        want = (sizes or {}).get(axis, size)
+        if size != want:
+            raise ValueError(f"{name}: expected shape {wanted} with {axis} = {want} ({source}), got {shape(x)}")
+    if like is not None:
+        same_kind(name, x, like)
+    if deep(x) and not bool(x.isfinite().all()):
+        bad = int((~x.isfinite()).sum())
+        raise ValueError(f"{name}: expected finite values, got {bad} NaN or infinite of {x.numel()}")
+
+
+def variance(name: str, value: Any, like: Tensor) -> None:
+    """Check that a variance is one positive, finite number."""
+    wanted = f"{name}: expected one positive, finite number"
+    if isinstance(value, Tensor):
+        if value.ndim != 0:
+            raise ValueError(f"{wanted} (a float or a tensor of shape ()), got shape {shape(value)}")
+        same_kind(name, value, like)
+        if deep(value):
+            number(wanted, value.item())
+    elif isinstance(value, (int, float)):
+        number(wanted, value)
+    else:
+        raise TypeError(f"{wanted}, got {type(value).__name__}")
+
+
+def number(wanted: str, value: float | int) -> None:
+    if not (value > 0 and math.isfinite(value)):
+        raise ValueError(f"{wanted}, got {value}; a learned variance is the exp of its logarithm")
+
+
+def count(name: str, value: Any) -> None:
+    """Check that a number of times is a whole number of at least one."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
+
+
+def batch(name: str, value: Any) -> None:
+    """Check that batch axes are a tuple of sizes."""
+    if not isinstance(value, (tuple, list)) or any(not isinstance(n, int) or n < 0 for n in value):
+        raise ValueError(f"{name}: expected a tuple of sizes such as (16,), got {value!r}")
+
+
+def same_kind(name: str, x: Tensor, like: Tensor) -> None:
+    """Check that x has the memory's dtype and device."""
+    if x.dtype != like.dtype:
+        raise TypeError(f"{name}: expected {like.dtype} like the memory, got {x.dtype}")
+    if x.device != like.device:
+        raise ValueError(f"{name}: expected device {like.device} like the memory, got {x.device}")
+
+
+def broadcastable(batches: dict[str, torch.Size]) -> None:
+    """Check that the leading batch axes fit together by broadcasting."""
+    try:
+        torch.broadcast_shapes(*batches.values())
+    except RuntimeError:
+        came = ", ".join(f"{tuple(b)} of {name}" for name, b in batches.items())
+        raise ValueError(f"batch axes: expected shapes that broadcast, got {came}") from None
+
+
+def positive_definite(name: str, U: Tensor) -> None:
+    """Check that a covariance is symmetric and positive definite; reads its values."""
+    U = U.detach()
+    off = float((U - U.mT).abs().amax()) if U.numel() else 0.0
+    # Rounding leaves far less than this, and a finite-difference gradient check may step off by 1e-6.
+    if off > 1e-4 * float(U.abs().amax() if U.numel() else 0.0):
+        raise ValueError(f"{name}: expected a symmetric matrix, got entries that differ by {off:.2g}")
+    factored(name, U, torch.linalg.cholesky_ex(U).info)
+
+
+def factored(name: str, A: Tensor, info: Tensor) -> None:
+    """Raise where a Cholesky factorisation of A stopped early (info > 0)."""
+    if bool(info.any()):
+        least = float(torch.linalg.eigvalsh(A.detach()[info > 0].double()).amin())
+        raise ValueError(
+            f"{name}: expected a positive definite matrix, got {int((info > 0).sum())} of {info.numel()} "
+            f"that are not (least eigenvalue {least:.3g}); usual causes: a covariance built by hand, "
+            f"or a noise_var lost in rounding (try a larger one, or float64)"
+        )
+
+
+def deep(x: Tensor) -> bool:
+    """Say whether x's values may be looked at now."""
+    if torch.compiler.is_compiling():
+        return False
+    on = _deep.get()
+    return x.device.type == "cpu" if on is None else on
+
+
+def shape(x: Tensor) -> str:
+    return str(tuple(x.shape))

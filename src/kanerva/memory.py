@@ -1,0 +1,288 @@
+"""The exact mathematics of the memory, as pure functions on MemoryState(R, U).
+
+This is the plain form, the reference that every fast path is judged by. Letters are the paper's: M (K×C) is the
+memory, R its mean, U the covariance of its rows, w an address (K), z a code (C), T the length of an episode.
+Variances are named *_var and are one positive number each (a float or a tensor of shape ()).
+
+Any number of leading batch axes *b, which broadcast; float32 and float64; nothing is changed in place. Bad input
+raises an error that names the argument; see `kanerva.checks` for what is checked when.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from . import checks
+from .checks import full_precision
+
+Variance = float | int | Float[Tensor, ""]
+
+
+class MemoryState(NamedTuple):
+    """The memory's distribution, MN(R, U, I): columns are independent, rows covary by U [sec. 2.1]."""
+
+    R: Float[Tensor, "*b K C"]
+    U: Float[Tensor, "*b K K"]
+
+    def to(self, *args: Any, **kwargs: Any) -> "MemoryState":
+        """Move or convert both tensors, as Tensor.to does."""
+        return MemoryState(self.R.to(*args, **kwargs), self.U.to(*args, **kwargs))
+
+    def detach(self) -> "MemoryState":
+        """Cut both tensors off the graph, as Tensor.detach does."""
+        return MemoryState(self.R.detach(), self.U.detach())
+
+
+@full_precision
+def prior(R0: Float[Tensor, "*p K C"], prior_var: Variance, batch: tuple[int, ...] = ()) -> MemoryState:
+    """Make the memory before anything is written, p(M) = MN(R0, prior_var I, I) [app. B].
+
+    `batch` is put before the axes of R0, one independent memory each.
+    """
+    checks.mean("R0", R0)
+    checks.variance("prior_var", prior_var, like=R0)
+    checks.batch("batch", batch)
+    U0 = prior_var * torch.eye(R0.shape[-2], dtype=R0.dtype, device=R0.device)
+    R = R0.expand(*batch, *R0.shape)
+    return MemoryState(R.contiguous(), U0.expand(*R.shape[:-2], *U0.shape).contiguous())
+
+
+@full_precision
+def address(z: Float[Tensor, "*#b T C"], state: MemoryState, noise_var: Variance) -> Float[Tensor, "*#b T K"]:
+    """Find the weights that read each code best, by ridge regression [eq. least_squares, app. D].
+
+        w = argmin ‖z − Rᵀw‖² + noise_var ‖w‖²        A w = R z,  A = R Rᵀ + noise_var I
+
+    One factor of A serves all T codes. Cost T·K·C + K²·C + K³. Proof: test_address_*.
+    """
+    checks.inputs(state, z=z, noise_var=noise_var)
+    return _address(z, state.R, noise_var)
+
+
+@full_precision
+def update(
+    state: MemoryState, w: Float[Tensor, "*#b K"], z: Float[Tensor, "*#b C"], noise_var: Variance
+) -> MemoryState:
+    """Condition the memory on one code read by one weight, exactly [app. A].
+
+        Δ = z − Rᵀw     c = U w     s = wᵀc + noise_var     R ← R + c Δᵀ/s     U ← U − c cᵀ/s
+
+    Cost K·C + K². Proof: test_update_*.
+    """
+    checks.inputs(state, w=w, z=z, noise_var=noise_var, episode=False)
+    return _update(state, w, z, noise_var)
+
+
+@full_precision
+def condition(
+    state: MemoryState, w: Float[Tensor, "*#b T K"], z: Float[Tensor, "*#b T C"], noise_var: Variance
+) -> MemoryState:
+    """Condition the memory on T codes with given weights at once, in any order [app. A, sec. 2.1].
+
+        U_T⁻¹ = U⁻¹ + WᵀW / noise_var        R_T = U_T (U⁻¹R + WᵀZ / noise_var)
+
+    Cost T·(K² + K·C), without an inverse of U. Proof: test_condition_*.
+    """
+    checks.inputs(state, w=w, z=z, noise_var=noise_var)
+    return _condition(_broadcast(state, w, z), w, z, noise_var)
+
+
+@full_precision
+def write(
+    state: MemoryState,
+    z: Float[Tensor, "*#b T C"],
+    noise_var: Variance,
+    iterations: int = 1,
+    block: int = 1,
+) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
+    """Write an episode one code after another: address, then condition [alg. 1, sec. 3.2].
+
+    iterations > 1 refines each weight: address the updated memory, then update the old one with the weight found,
+    so that every code is counted once. block > 1 addresses that many codes against the same memory and conditions
+    on them at once: fewer sequential steps, weights that know less of each other. Returns the memory and the
+    weights. Cost T/block factorisations of K×K. Proof: test_write_*.
+    """
+    checks.inputs(state, z=z, noise_var=noise_var)
+    checks.count("iterations", iterations)
+    checks.count("block", block)
+    state = _broadcast(state, z)
+    w = [z.new_empty(*state.R.shape[:-2], 0, state.R.shape[-2])]
+    for z_t in z.split(block, dim=-2) if z.shape[-2] else ():
+        old = state
+        for _ in range(iterations):
+            w_t = _address(z_t, state.R, noise_var)
+            state = _condition(old, w_t, z_t, noise_var)
+        w.append(w_t)
+    return state, torch.cat(w, dim=-2)
+
+
+@full_precision
+def read(state: MemoryState, w: Float[Tensor, "*#b T K"]) -> Float[Tensor, "*#b T C"]:
+    """Read the mean code at each weight, z = Rᵀw [eq. read]."""
+    checks.inputs(state, w=w)
+    return w @ state.R
+
+
+@full_precision
+def predict(
+    state: MemoryState, w: Float[Tensor, "*#b T K"], noise_var: Variance
+) -> tuple[Float[Tensor, "*#b T C"], Float[Tensor, "*#b T"]]:
+    """Predict the code at each weight, p(z | w) = N(mean, var I), with M integrated out [app. A].
+
+    mean = Rᵀw        var = wᵀU w + noise_var
+    """
+    checks.inputs(state, w=w, noise_var=noise_var)
+    return w @ state.R, (w @ state.U * w).sum(-1) + noise_var
+
+
+@full_precision
+def sample(state: MemoryState, generator: torch.Generator | None = None) -> Float[Tensor, "*b K C"]:
+    """Draw a memory, M = R + L ε with L Lᵀ = U and ε ~ N(0, 1) [sec. 2.1]."""
+    checks.inputs(state)
+    shape = torch.broadcast_shapes(state.R.shape[:-2], state.U.shape[:-2]) + state.R.shape[-2:]
+    noise = torch.randn(shape, generator=generator, dtype=state.R.dtype, device=state.R.device)
+    return state.R + _cholesky(_symmetric(state.U), "state.U") @ noise
+
+
+@full_precision
+def kl_memory(q: MemoryState, p: MemoryState) -> Float[Tensor, "*#b"]:
+    """KL(q(M) ‖ p(M)) of two memories of one size, the last term of eq. elbo.
+
+        ½ ( C [tr(U0⁻¹U) − K + ln det U0 − ln det U] + tr((R − R0)ᵀ U0⁻¹ (R − R0)) )
+
+    with (R, U) of q and (R0, U0) of p. Cost K²·C + K³. Proof: test_kl_memory_*.
+    """
+    checks.pair(q, p)
+    K, C = q.R.shape[-2:]
+    L, L0 = _cholesky(_symmetric(q.U), "q.U"), _cholesky(_symmetric(p.U), "p.U")
+    trace = _solve_lower(L0, L).square().sum((-2, -1))
+    distance = _solve_lower(L0, q.R - p.R).square().sum((-2, -1))
+    return 0.5 * (C * (trace - K + _log_det(L0) - _log_det(L)) + distance)
+
+
+@full_precision
+def kl_weights(w: Float[Tensor, "*b T K"], weight_var: Variance) -> Float[Tensor, "*b T"]:
+    """KL(q(w) ‖ p(w)) of N(w, weight_var I) against N(0, I), for each weight [eq. elbo].
+
+    ½ ( K (weight_var − 1 − ln weight_var) + ‖w‖² )
+    """
+    checks.tensor("w", w, ("T", "K"))
+    checks.variance("weight_var", weight_var, like=w)
+    v = torch.as_tensor(weight_var, dtype=w.dtype)
+    return 0.5 * (w.shape[-1] * (v - 1 - v.log()) + w.square().sum(-1))
+
+
+@full_precision
+def kl_update(
+    state: MemoryState, w: Float[Tensor, "*#b K"], z: Float[Tensor, "*#b C"], noise_var: Variance
+) -> Float[Tensor, "*#b"]:
+    """KL of the memory after `update` against the memory before it, without factorisation [app. C].
+
+        ½ ( C [ln(s / noise_var) − b] + b ‖Δ‖²/s ),   b = wᵀU w / s
+
+    Cost K·C + K². Proof: test_kl_update_*.
+    """
+    checks.inputs(state, w=w, z=z, noise_var=noise_var, episode=False)
+    delta, c, s = _innovation(state, w, z, noise_var)
+    C, wUw = z.shape[-1], (w * c).sum(-1)
+    b = wUw / s
+    return 0.5 * (C * (torch.log1p(wUw / noise_var) - b) + b * delta.square().sum(-1) / s)
+
+
+# The functions below are the ones above without the checks, for use inside loops.
+
+
+def _address(
+    z: Float[Tensor, "*#b T C"], R: Float[Tensor, "*#b K C"], noise_var: Variance
+) -> Float[Tensor, "*#b T K"]:
+    """Solve (R Rᵀ + noise_var I) w = R z, or (RᵀR + noise_var I) v = z and w = R v, whichever is smaller.
+
+    The two are equal, since (R Rᵀ + a I)⁻¹ R = R (RᵀR + a I)⁻¹. With K > C the second is also the one that is well
+    conditioned: at K = 64, C = 16, noise_var = 0.01 it is 1,000 times more exact in float32.
+    """
+    K, C = R.shape[-2:]
+    if K <= C:
+        L = _cholesky(_ridge(R @ R.mT, noise_var), "R Rᵀ + noise_var I")
+        return torch.cholesky_solve(R @ z.mT, L).mT
+    L = _cholesky(_ridge(R.mT @ R, noise_var), "RᵀR + noise_var I")
+    return torch.cholesky_solve(z.mT, L).mT @ R.mT
+
+
+def _update(
+    state: MemoryState, w: Float[Tensor, "*#b K"], z: Float[Tensor, "*#b C"], noise_var: Variance
+) -> MemoryState:
+    delta, c, s = _innovation(state, w, z, noise_var)
+    # U − u uᵀ with u = c/√s is symmetric to the last bit and drifts least of the forms tried.
+    u = c / s.sqrt()[..., None]
+    R = state.R + (c / s[..., None])[..., :, None] * delta[..., None, :]
+    return MemoryState(R, state.U - u[..., :, None] * u[..., None, :])
+
+
+def _innovation(
+    state: MemoryState, w: Float[Tensor, "*#b K"], z: Float[Tensor, "*#b C"], noise_var: Variance
+) -> tuple[Float[Tensor, "*#b C"], Float[Tensor, "*#b K"], Float[Tensor, "*#b"]]:
+    """Δ = z − Rᵀw, c = U w, s = wᵀc + noise_var: the surprise and its covariances [app. A]."""
+    delta = z - (w[..., None, :] @ state.R)[..., 0, :]
+    c = (state.U @ w[..., None])[..., 0]
+    return delta, c, (w * c).sum(-1) + noise_var
+
+
+def _condition(
+    state: MemoryState, w: Float[Tensor, "*#b T K"], z: Float[Tensor, "*#b T C"], noise_var: Variance
+) -> MemoryState:
+    """Condition on T codes; since order does not matter, a few at a time, to keep the solves small."""
+    if w.shape[-2] == 1:
+        return _update(state, w[..., 0, :], z[..., 0, :], noise_var)
+    # A T×T factor costs T³: up to K (or 64, so that a small memory is not a long loop) it is no burden.
+    size = max(state.R.shape[-2], 64)
+    for w_t, z_t in zip(w.split(size, dim=-2), z.split(size, dim=-2), strict=True):
+        state = _condition_block(state, w_t, z_t, noise_var)
+    return state
+
+
+def _condition_block(
+    state: MemoryState, w: Float[Tensor, "*#b T K"], z: Float[Tensor, "*#b T C"], noise_var: Variance
+) -> MemoryState:
+    """`_update` for T codes: s becomes the matrix S = W U Wᵀ + noise_var I, and 1/√s the inverse of its factor.
+
+    S = L Lᵀ     V = L⁻¹ W U     R ← R + Vᵀ L⁻¹ (Z − W R)     U ← U − VᵀV
+    """
+    c = w @ state.U
+    S = _symmetric(_ridge(c @ w.mT, noise_var))
+    L = _cholesky(S, "W U Wᵀ + noise_var I")
+    V = _solve_lower(L, c)
+    return MemoryState(state.R + V.mT @ _solve_lower(L, z - w @ state.R), _symmetric(state.U - V.mT @ V))
+
+
+def _broadcast(state: MemoryState, *others: Tensor) -> MemoryState:
+    """Give a memory the batch axes that it will have once it has met the others ((*b, T, anything))."""
+    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (*state, *others)))
+    return MemoryState(*(x.expand(*batch, *x.shape[-2:]) for x in state))
+
+
+def _ridge(A: Float[Tensor, "*b N N"], noise_var: Variance) -> Float[Tensor, "*b N N"]:
+    return A + noise_var * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+
+
+def _symmetric(A: Float[Tensor, "*b N N"]) -> Float[Tensor, "*b N N"]:
+    return 0.5 * (A + A.mT)
+
+
+def _cholesky(A: Float[Tensor, "*b N N"], name: str) -> Float[Tensor, "*b N N"]:
+    """Factor A = L Lᵀ. Where that fails: an error if values may be looked at, else NaN; never a clamp."""
+    L, info = torch.linalg.cholesky_ex(A)
+    if checks.deep(A):
+        checks.factored(name, A, info)
+        return L
+    return L.masked_fill(info[..., None, None] > 0, torch.nan)
+
+
+def _solve_lower(L: Float[Tensor, "*#b N N"], B: Float[Tensor, "*#b N M"]) -> Float[Tensor, "*#b N M"]:
+    return torch.linalg.solve_triangular(L, B, upper=False)
+
+
+def _log_det(L: Float[Tensor, "*b N N"]) -> Float[Tensor, "*b"]:
+    """ln det A from its factor A = L Lᵀ."""
+    return 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)

@@ -1,0 +1,445 @@
+"""kanerva.memory against the dense Gaussian of oracle.py and against identities that must hold exactly.
+
+Tolerances are float64 rounding times the size and conditioning of the cases (about 1e2 to 1e4 of 1e-16), unless a
+comment says otherwise.
+"""
+
+import math
+
+import numpy as np
+import oracle
+import pytest
+import torch
+from cases import AWKWARD, Case, case, normal
+from oracle import array
+from torch import Tensor
+from torch.distributions import MultivariateNormal, Normal, kl_divergence
+
+from kanerva import MemoryState, memory
+
+EXACT = {"rtol": 1e-11, "atol": 1e-11}
+
+
+def close(a: Tensor, b: Tensor, **tolerance: float) -> None:
+    torch.testing.assert_close(a, b, **(tolerance or EXACT))
+
+
+def same_memory(a: MemoryState, b: MemoryState, **tolerance: float) -> None:
+    close(a.R, b.R, **tolerance)
+    close(a.U, b.U, **tolerance)
+
+
+def one(c: Case, t: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The arguments after `state` of an update with the t-th weight and code."""
+    return c.w[..., t, :], c.z[..., t, :], c.noise_var
+
+
+# update, condition: the posterior
+
+
+def test_update_is_the_dense_posterior(device: str) -> None:
+    c = case(K=4, C=3, T=1, device=device)
+    new = memory.update(c.state, *one(c, 0))
+    mean, cov = oracle.posterior(*map(array, (*c.state, c.w, c.z)), 0.3)
+    np.testing.assert_allclose(array(new.R), mean, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(np.kron(array(new.U), np.eye(3)), cov, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("T", [1, 2, 3, 9])
+def test_condition_is_the_dense_posterior(T: int, device: str) -> None:
+    c = case(K=4, C=3, T=T, device=device)
+    new = memory.condition(c.state, c.w, c.z, c.noise_var)
+    mean, cov = oracle.posterior(*map(array, (*c.state, c.w, c.z)), 0.3)
+    np.testing.assert_allclose(array(new.R), mean, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(np.kron(array(new.U), np.eye(3)), cov, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("batch", "K", "C", "T"), AWKWARD)
+def test_condition_is_the_information_form(batch: tuple[int, ...], K: int, C: int, T: int) -> None:
+    c = case(batch, K, C, T)
+    new = memory.condition(c.state, c.w, c.z, c.noise_var)
+    U = torch.linalg.inv(torch.linalg.inv(c.state.U) + c.w.mT @ c.w / c.noise_var)
+    R = U @ (torch.linalg.solve(c.state.U, c.state.R) + c.w.mT @ c.z / c.noise_var)
+    same_memory(new, MemoryState(R, U))
+
+
+@pytest.mark.parametrize(("batch", "K", "C", "T"), [*AWKWARD, ((), 2, 3, 200)])
+def test_condition_is_update_after_update(batch: tuple[int, ...], K: int, C: int, T: int) -> None:
+    c = case(batch, K, C, T)
+    state = c.state
+    for t in range(T):
+        state = memory.update(state, *one(c, t))
+    same_memory(memory.condition(c.state, c.w, c.z, c.noise_var), state)
+
+
+def test_condition_does_not_care_for_order() -> None:
+    """Exchangeability with given weights [sec. 2.1]."""
+    c = case((2,), T=7)
+    order = torch.tensor([3, 0, 6, 1, 5, 2, 4])
+    a = memory.condition(c.state, c.w, c.z, c.noise_var)
+    b = memory.condition(c.state, c.w[:, order], c.z[:, order], c.noise_var)
+    same_memory(a, b)
+
+
+def test_update_leaves_u_symmetric_to_the_last_bit() -> None:
+    c = case((5,), K=33, C=7, T=40)
+    for state in (
+        memory.update(c.state, *one(c, 0)),
+        memory.condition(c.state, c.w, c.z, c.noise_var),
+        memory.write(c.state, c.z, c.noise_var)[0],
+    ):
+        assert torch.equal(state.U, state.U.mT)
+
+
+def test_update_determinant_identity() -> None:
+    """ln det U_T = ln det U_0 + Σ_t (ln noise_var − ln s_t)."""
+    c = case((3,), K=5, T=6)
+    state, expected = c.state, torch.logdet(c.state.U)
+    for t in range(6):
+        w, z, s2 = one(c, t)
+        s = torch.einsum("bi,bij,bj->b", w, state.U, w) + s2
+        expected = expected + s2.log() - s.log()
+        state = memory.update(state, w, z, s2)
+    close(torch.logdet(state.U), expected)
+
+
+# the bound
+
+
+def test_bound_is_tight_with_given_weights() -> None:
+    """E[ln p(Z | W, M)] − KL(q(M) ‖ p(M)) = ln p(Z | W) for the exact posterior q; catches a missing ½."""
+    c = case(K=4, C=3, T=5)
+    q = memory.condition(c.state, c.w, c.z, c.noise_var)
+    T, C = c.z.shape
+    spread = torch.einsum("ti,ij,tj->t", c.w, q.U, c.w)  # E‖z − Mᵀw‖² = ‖z − Rᵀw‖² + C wᵀU w
+    square = (c.z - memory.read(q, c.w)).square().sum(-1) + C * spread
+    likelihood = -0.5 * (T * C * torch.log(2 * math.pi * c.noise_var) + square.sum() / c.noise_var)
+    evidence = oracle.log_evidence(*map(array, (*c.state, c.w, c.z)), 0.3)
+    assert float(likelihood - memory.kl_memory(q, c.state)) == pytest.approx(evidence, rel=1e-12)
+
+
+def test_predict_is_the_dense_predictive(device: str) -> None:
+    c = case(K=4, C=3, T=1, device=device)
+    mean, var = memory.predict(c.state, c.w, c.noise_var)
+    m, S, _ = oracle.observe(*map(array, (*c.state, c.w)), 0.3)
+    np.testing.assert_allclose(array(mean[0]), m, rtol=1e-12)
+    np.testing.assert_allclose(array(var) * np.eye(3), S, rtol=1e-12, atol=1e-14)
+
+
+def test_predictions_multiply_to_the_evidence() -> None:
+    """ln p(Z | W) = Σ_t ln p(z_t | w_t, everything before): predict, update and read agree with one another."""
+    c = case(K=4, C=3, T=5)
+    state, total = c.state, 0.0
+    for t in range(5):
+        mean, var = memory.predict(state, c.w[t : t + 1], c.noise_var)
+        total += float(Normal(mean[0], var.sqrt()).log_prob(c.z[t]).sum())
+        state = memory.update(state, *one(c, t))
+    assert total == pytest.approx(oracle.log_evidence(*map(array, (*c.state, c.w, c.z)), 0.3), rel=1e-12)
+
+
+# address
+
+
+@pytest.mark.parametrize(("batch", "K", "C", "T"), AWKWARD)
+def test_address_meets_the_ridge_condition(batch: tuple[int, ...], K: int, C: int, T: int, device: str) -> None:
+    """At the optimum R (z − Rᵀw) = noise_var w [eq. least_squares]."""
+    c = case(batch, K, C, T, device=device)
+    w = memory.address(c.z, c.state, c.noise_var)
+    assert w.shape == (*batch, T, K)
+    residual = c.z - memory.read(c.state, w)
+    close(residual @ c.state.R.mT, c.noise_var * w)
+
+
+@pytest.mark.parametrize(("K", "C"), [(3, 8), (8, 3), (4, 4)])
+def test_address_is_the_mean_of_the_posterior_of_w(K: int, C: int) -> None:
+    """p(w | z) with w ~ N(0, I), z ~ N(Rᵀw, noise_var I), by dense conditioning [app. D]."""
+    c = case(K=K, C=C, T=1)
+    R, z = array(c.state.R), array(c.z)[0]
+    mean = R @ np.linalg.solve(R.T @ R + 0.3 * np.eye(C), z)
+    np.testing.assert_allclose(array(memory.address(c.z, c.state, 0.3))[0], mean, rtol=1e-11)
+
+
+# write
+
+
+@pytest.mark.parametrize(("batch", "K", "C", "T"), AWKWARD)
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_write_is_algorithm_1(batch: tuple[int, ...], K: int, C: int, T: int, iterations: int) -> None:
+    """Address, update, and (optionally) address the result again to update the old memory anew."""
+    c = case(batch, K, C, T)
+    state, weights = c.state, []
+    for t in range(T):
+        z = c.z[..., t, :]
+        w = memory.address(z[..., None, :], state, c.noise_var)[..., 0, :]
+        new = memory.update(state, w, z, c.noise_var)
+        for _ in range(iterations - 1):
+            w = memory.address(z[..., None, :], new, c.noise_var)[..., 0, :]
+            new = memory.update(state, w, z, c.noise_var)
+        state = new
+        weights.append(w)
+    written, w = memory.write(c.state, c.z, c.noise_var, iterations=iterations)
+    same_memory(written, state)
+    close(w, torch.stack(weights, dim=-2))
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 4])
+@pytest.mark.parametrize("block", [1, 2, 3, 100])
+def test_write_is_consistent_with_bayes(iterations: int, block: int) -> None:
+    """However the weights were found, the memory is the posterior given them: every code counts once."""
+    c = case((2,), K=5, C=7, T=8)
+    state, w = memory.write(c.state, c.z, c.noise_var, iterations, block)
+    same_memory(state, memory.condition(c.state, w, c.z, c.noise_var))
+
+
+def test_write_in_one_block_addresses_the_old_memory() -> None:
+    c = case((2,), T=6)
+    _, w = memory.write(c.state, c.z, c.noise_var, block=6)
+    close(w, memory.address(c.z, c.state, c.noise_var))
+
+
+def test_write_in_blocks_is_writing_the_blocks() -> None:
+    c = case((2,), T=7)
+    first, w1 = memory.write(c.state, c.z[:, :4], c.noise_var, block=4)
+    second, w2 = memory.write(first, c.z[:, 4:], c.noise_var, block=4)
+    state, w = memory.write(c.state, c.z, c.noise_var, block=4)
+    same_memory(state, second)
+    close(w, torch.cat([w1, w2], dim=-2))
+
+
+def test_write_depends_on_order() -> None:
+    """Dynamic addressing sees the memory so far, so exchangeability is lost [sec. 3.3]."""
+    c = case((2,), T=6)
+    state, _ = memory.write(c.state, c.z, c.noise_var)
+    turned, _ = memory.write(c.state, c.z.flip(-2), c.noise_var)
+    assert (state.R - turned.R).norm() > 1e-2 * state.R.norm()
+    assert (state.U - turned.U).norm() > 1e-2 * state.U.norm()
+
+
+def test_write_goes_on_where_it_stopped() -> None:
+    c = case((2,), T=6)
+    first, w1 = memory.write(c.state, c.z[:, :2], c.noise_var)
+    second, w2 = memory.write(first, c.z[:, 2:], c.noise_var)
+    state, w = memory.write(c.state, c.z, c.noise_var)
+    assert all(torch.equal(a, b) for a, b in zip((*state, w), (*second, torch.cat([w1, w2], -2)), strict=True))
+
+
+# divergences
+
+
+def test_kl_memory_is_the_dense_divergence() -> None:
+    q, p = case(K=4, C=3, seed=0).state, case(K=4, C=3, seed=10).state
+    dense = oracle.kl(*oracle.joint(*map(array, q)), *oracle.joint(*map(array, p)))
+    assert float(memory.kl_memory(q, p)) == pytest.approx(dense, rel=1e-12)
+
+
+def test_kl_memory_of_a_batch_against_one_prior() -> None:
+    q = case((2, 3), K=4, C=3).state
+    p = memory.prior(normal(4, 3, seed=5), 0.7)
+    expected = [[memory.kl_memory(MemoryState(q.R[i, j], q.U[i, j]), p) for j in range(3)] for i in range(2)]
+    close(memory.kl_memory(q, p), torch.tensor(expected, dtype=torch.float64))
+
+
+def test_kl_memory_of_itself_is_zero() -> None:
+    q = case((3,), K=6).state
+    close(memory.kl_memory(q, q), torch.zeros(3, dtype=torch.float64))
+
+
+def test_kl_weights_is_the_divergence_of_torch() -> None:
+    w = normal(2, 3, 5)
+    q = MultivariateNormal(w, 0.3 * torch.eye(5, dtype=w.dtype))
+    p = MultivariateNormal(torch.zeros_like(w), torch.eye(5, dtype=w.dtype))
+    for weight_var in (0.3, torch.tensor(0.3, dtype=w.dtype)):
+        close(memory.kl_weights(w, weight_var), kl_divergence(q, p))
+
+
+def test_kl_update_is_kl_memory_after_the_update() -> None:
+    c = case((2, 3), K=5, C=7, T=1)
+    new = memory.update(c.state, *one(c, 0))
+    close(memory.kl_update(c.state, *one(c, 0)), memory.kl_memory(new, c.state))
+
+
+def test_kl_updates_do_not_add_up_to_kl_memory() -> None:
+    """The chain of one-step divergences is a different number: B_T may not be built from it [app. C]."""
+    c = case(T=4)
+    state, total = c.state, torch.zeros((), dtype=torch.float64)
+    for t in range(4):
+        total = total + memory.kl_update(state, *one(c, t))
+        state = memory.update(state, *one(c, t))
+    assert abs(float(total - memory.kl_memory(state, c.state))) > 1e-2
+
+
+# prior, read, sample
+
+
+def test_prior_is_one_memory_for_each_batch_element(device: str) -> None:
+    R0 = normal(4, 3).to(device)
+    state = memory.prior(R0, 0.7, batch=(2, 5))
+    close(state.R, R0.expand(2, 5, 4, 3))
+    close(state.U, 0.7 * torch.eye(4, dtype=R0.dtype, device=device).expand(2, 5, 4, 4))
+    assert state.R.is_contiguous()
+    assert state.U.is_contiguous()
+
+
+def test_read_is_the_weighted_sum_of_rows() -> None:
+    """eq. read, written out."""
+    c = case(K=3, C=4, T=2)
+    z = memory.read(c.state, c.w)
+    close(z[1], c.w[1, 0] * c.state.R[0] + c.w[1, 1] * c.state.R[1] + c.w[1, 2] * c.state.R[2])
+
+
+def test_sample_has_the_mean_and_covariance_of_the_memory(device: str) -> None:
+    n = 200_000
+    state = case(K=3, C=2).state.to(device)
+    wide = MemoryState(state.R.expand(n, 3, 2), state.U.expand(n, 3, 3))
+    M = memory.sample(wide, torch.Generator(device).manual_seed(0))
+    mean, cov = oracle.joint(*map(array, state))
+    flat = array(M.reshape(n, -1))
+    # standard errors are below 1/√n = 0.0022 for the mean and √2 times that for the covariance
+    np.testing.assert_allclose(flat.mean(0), mean, atol=0.01)
+    np.testing.assert_allclose(np.cov(flat.T), cov, atol=0.015)
+
+
+def test_sample_repeats_with_its_generator() -> None:
+    state = case((2,)).state
+    a, b, other = (memory.sample(state, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, other)
+
+
+# limits
+
+
+def test_huge_noise_keeps_the_prior() -> None:
+    c = case((2,), T=5)
+    for state in (
+        memory.write(c.state, c.z, 1e14)[0],
+        memory.condition(c.state, c.w, c.z, 1e14),
+    ):
+        same_memory(state, c.state)
+
+
+def test_tiny_noise_with_independent_weights_recalls_exactly() -> None:
+    c = case((2,), K=5, C=7, T=4)
+    state = memory.condition(c.state, c.w, c.z, 1e-12)
+    # what is left is of the order of noise_var / (wᵀU w)
+    close(memory.read(state, c.w), c.z, rtol=0, atol=1e-9)
+
+
+def test_tiny_noise_recalls_by_addressing() -> None:
+    """A memory with K > T rows, written and asked with the same codes, gives them back."""
+    R0 = normal(16, 20)
+    state, _ = memory.write(memory.prior(R0, 1.0), normal(6, 20, seed=1), 1e-10)
+    z = normal(6, 20, seed=1)
+    found = memory.read(state, memory.address(z, state, 1e-10))
+    assert (found - z).norm() < 0.05 * z.norm()
+
+
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+@pytest.mark.parametrize("block", [1, 4])
+def test_an_empty_episode_changes_nothing(batch: tuple[int, ...], block: int) -> None:
+    c = case(batch, K=4, C=5, T=0)
+    state, w = memory.write(c.state, c.z, c.noise_var, block=block)
+    assert w.shape == (*batch, 0, 4)
+    assert torch.equal(state.R, c.state.R)
+    assert torch.equal(state.U, c.state.U)
+    same_memory(memory.condition(c.state, c.w, c.z, c.noise_var), c.state)
+
+
+def test_one_row_is_scalar_regression() -> None:
+    """K = 1: every formula can be written with plain numbers."""
+    c = case(K=1, C=3, T=1)
+    r, u, s2 = c.state.R[0], float(c.state.U), 0.3
+    w = float(c.z[0] @ r / (r @ r + s2))
+    assert float(memory.address(c.z, c.state, s2)) == pytest.approx(w, rel=1e-13)
+    state, _ = memory.write(c.state, c.z, s2)
+    close(state.R[0], r + u * w / (u * w * w + s2) * (c.z[0] - w * r))
+    assert float(state.U) == pytest.approx(u * s2 / (u * w * w + s2), rel=1e-13)
+
+
+# batches, dtypes
+
+
+def test_a_batch_is_its_elements() -> None:
+    c = case((2, 3), K=4, C=5, T=6)
+    state, w = memory.write(c.state, c.z, c.noise_var, iterations=2, block=2)
+    for i in range(2):
+        for j in range(3):
+            lone = MemoryState(c.state.R[i, j], c.state.U[i, j])
+            alone, w_alone = memory.write(lone, c.z[i, j], c.noise_var, iterations=2, block=2)
+            same_memory(MemoryState(state.R[i, j], state.U[i, j]), alone)
+            close(w[i, j], w_alone)
+
+
+def test_one_memory_meets_a_batch_of_episodes() -> None:
+    """Batch axes broadcast: one prior for many episodes, many memories for one cue."""
+    c = case((3,), K=4, C=5, T=6)
+    single = MemoryState(c.state.R[0], c.state.U[0])
+    wide = MemoryState(single.R.expand(3, 4, 5), single.U.expand(3, 4, 4))
+    for a, b in [
+        (memory.write(single, c.z, 0.3), memory.write(wide, c.z, 0.3)),
+        (memory.write(c.state, c.z[0], 0.3), memory.write(c.state, c.z[:1].expand(3, 6, 5), 0.3)),
+    ]:
+        same_memory(a[0], b[0])
+        close(a[1], b[1])
+    same_memory(memory.condition(single, c.w, c.z, 0.3), memory.condition(wide, c.w, c.z, 0.3))
+    same_memory(memory.update(single, *one(c, 0)), memory.update(wide, *one(c, 0)))
+    assert memory.write(single, c.z[:, :0], 0.3)[0].R.shape == (3, 4, 5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_results_keep_the_dtype(dtype: torch.dtype, device: str) -> None:
+    c = case((2,), device=device)
+    state, w, z = c.state.to(dtype), c.w.to(dtype), c.z.to(dtype)
+    written, weights = memory.write(state, z, 0.3, iterations=2, block=2)
+    results = [
+        *memory.prior(state.R, 1),
+        *written,
+        weights,
+        *memory.update(state, w[:, 0], z[:, 0], 0.3),
+        memory.read(state, w),
+        *memory.predict(state, w, 0.3),
+        memory.sample(state),
+        memory.kl_memory(written, state),
+        memory.kl_weights(w, 0.3),
+        memory.kl_update(state, w[:, 0], z[:, 0], 0.3),
+    ]
+    assert {x.dtype for x in results} == {dtype}
+    assert {x.device.type for x in results} == {device}
+
+
+def test_float32_is_float64_rounded(device: str) -> None:
+    c = case((2,), K=32, C=100, T=32, device=device)
+    exact, w = memory.write(c.state, c.z, 0.3)
+    state, w32 = memory.write(c.state.to(torch.float32), c.z.float(), 0.3)
+    # 32 writes, each good to a few 6e-8 times the conditioning of A (about 30 here)
+    same_memory(state.to(torch.float64), exact, rtol=1e-4, atol=2e-5)
+    close(w32.double(), w, rtol=1e-4, atol=2e-5)
+
+
+def test_autocast_does_not_reach_the_memory(device: str) -> None:
+    c = case((2,), K=8, C=16, T=4, device=device)
+    state, z = c.state.to(torch.float32), c.z.float()
+    plain, w = memory.write(state, z, 0.3)
+    with torch.autocast(device, dtype=torch.bfloat16):
+        cast, w_cast = memory.write(state, z, 0.3)
+    assert all(torch.equal(a, b) for a, b in zip((*plain, w), (*cast, w_cast), strict=True))
+
+
+def test_a_memory_moves_and_detaches_like_a_tensor() -> None:
+    R = normal(4, 3).requires_grad_()
+    state = memory.prior(R, 1.0)
+    assert state.R.requires_grad
+    assert not state.detach().R.requires_grad
+    assert state.to(torch.float32).U.dtype == torch.float32
+    assert isinstance(state.to("cpu"), MemoryState)
+
+
+def test_nothing_is_changed_in_place() -> None:
+    c = case((2,), T=6)
+    before = [x.clone() for x in (*c.state, c.w, c.z, c.noise_var)]
+    memory.write(c.state, c.z, c.noise_var, iterations=2, block=4)
+    memory.condition(c.state, c.w, c.z, c.noise_var)
+    memory.update(c.state, *one(c, 0))
+    memory.kl_memory(c.state, c.state)
+    memory.sample(c.state)
+    assert all(torch.equal(a, b) for a, b in zip(before, (*c.state, c.w, c.z, c.noise_var), strict=True))
