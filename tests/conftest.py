@@ -1,7 +1,9 @@
 """Shapes in signatures are checked while testing; hypothesis draws the same cases on every run."""
 
 import os
+from collections.abc import Iterator
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
@@ -21,3 +23,11 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=cuda)])
 def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def no_shape_checks() -> Iterator[None]:
+    """Call the package as a user does, without the test-time shape checks."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)

@@ -1,5 +1,7 @@
 """What must hold for any memory: hypothesis draws sizes, batch shapes, seeds and conditioning."""
 
+from random import Random
+
 import torch
 from cases import Case, case
 from hypothesis import given
@@ -47,7 +49,7 @@ def test_condition_is_update_after_update(c: Case) -> None:
 
 
 @given(cases(), st.randoms(use_true_random=False))
-def test_order_does_not_matter_with_given_weights(c: Case, random: "st.Random") -> None:  # type: ignore[name-defined]
+def test_order_does_not_matter_with_given_weights(c: Case, random: Random) -> None:
     order = list(range(c.z.shape[-2]))
     random.shuffle(order)
     a = memory.condition(c.state, c.w, c.z, c.noise_var)
@@ -109,8 +111,8 @@ def test_determinant_needs_no_factorisation(c: Case) -> None:
     assert near(torch.logdet(state.U), total, 1e-6)
 
 
-@given(cases(), st.floats(-3, 3), st.integers(0, 2**20))
-def test_rotating_code_space_rotates_the_memory(c: Case, shift: float, seed: int) -> None:
+@given(cases(), st.integers(0, 2**20))
+def test_rotating_code_space_rotates_the_memory(c: Case, seed: int) -> None:
     """Codes enter by inner products alone: Z → Z Q turns R into R Q and leaves w and U as they are."""
     C = c.z.shape[-1]
     Q, _ = torch.linalg.qr(case(K=C, C=C, seed=seed).state.R)

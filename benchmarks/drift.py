@@ -1,0 +1,101 @@
+"""Print how far float32 writing drifts: `make bench`, or `python benchmarks/drift.py --help`.
+
+Three numbers for each regime, at growing numbers of writes, all relative (Frobenius norm):
+  free        the float32 memory against a float64 memory written with the same codes
+  consistent  the float32 memory against the exact float64 posterior given the weights that it chose
+  inherent    two float64 memories whose R0 differ in the seventh digit: what no float32 arithmetic can undercut
+"""
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+
+import torch
+
+from kanerva import MemoryState, memory
+
+REGIMES = {
+    # name: K, C, number of writes, noise_var, mean common to all codes
+    "easy": (32, 100, 100_000, 1.0, 0.0),
+    "hard": (64, 16, 10_000, 0.01, 1.0),
+}
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a.double() - b.double()).norm() / b.double().norm())
+
+
+def episode(K: int, C: int, writes: int, mean: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """R0 and codes, in float32."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(K, C, generator=generator), torch.randn(writes, C, generator=generator) + mean
+
+
+def marks(writes: int) -> list[int]:
+    """100, 1,000, … and the end."""
+    return [10**i for i in range(2, 9) if 10**i < writes] + [writes]
+
+
+def drift(name: str, seed: int = 0) -> list[dict[str, float | int | str]]:
+    K, C, writes, noise_var, mean = REGIMES[name]
+    R0, z = episode(K, C, writes, mean, seed)
+    start = memory.prior(R0, 1.0)
+    ulp = 1 + 2.0**-24 * torch.randn(K, C, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    single, double = start, start.to(torch.float64)
+    shaken, given = memory.prior(R0 * ulp, 1.0), double
+    rows, done = [], 0
+    for mark in marks(writes):
+        z_t = z[done:mark]
+        single, w = memory.write(single, z_t, noise_var)
+        double, _ = memory.write(double, z_t.double(), noise_var)
+        shaken, _ = memory.write(shaken, z_t.double(), noise_var)
+        given = memory.condition(given, w.double(), z_t.double(), noise_var)
+        rows.append(row(name, mark, single, double, shaken, given))
+        done = mark
+    return rows
+
+
+def row(
+    name: str, writes: int, single: MemoryState, double: MemoryState, shaken: MemoryState, given: MemoryState
+) -> dict[str, float | int | str]:
+    eigenvalues = torch.linalg.eigvalsh(single.U.double())
+    return {
+        "regime": name,
+        "writes": writes,
+        "free_R": relative(single.R, double.R),
+        "free_U": relative(single.U, double.U),
+        "consistent_R": relative(single.R, given.R),
+        "consistent_U": relative(single.U, given.U),
+        "inherent_R": relative(shaken.R, double.R),
+        "inherent_U": relative(shaken.U, double.U),
+        "least_eigenvalue": float(eigenvalues[0]),
+        "greatest_eigenvalue": float(eigenvalues[-1]),
+        "asymmetry": float((single.U - single.U.mT).abs().max()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="also write the rows to this file")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    began, rows = time.time(), []
+    print(f"{'':5} {'':>7}  {'free':^15}  {'consistent':^15}  {'inherent':^15}  eigenvalues of U")
+    print(f"{'':5} {'writes':>7}" + f"  {'R':>7} {'U':>7}" * 3 + f"  {'least':>7} {'most':>7}")
+    for name in REGIMES:
+        for r in drift(name, args.seed):
+            numbers = [r[f"{kind}_{x}"] for kind in ("free", "consistent", "inherent") for x in "RU"]
+            text = "".join(f" {' ' if i % 2 == 0 else ''}{x:7.0e}" for i, x in enumerate(numbers))
+            print(f"{name:5} {r['writes']:7,}{text}  {r['least_eigenvalue']:7.0e} {r['greatest_eigenvalue']:7.0e}")
+            rows.append(r)
+    print(f"seed {args.seed}, torch {torch.__version__}, {time.time() - began:.0f} s")
+    if args.json:
+        machine = {"torch": torch.__version__, "python": platform.python_version(), "machine": platform.machine()}
+        args.json.write_text(json.dumps({"seed": args.seed, **machine, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

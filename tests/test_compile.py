@@ -1,0 +1,49 @@
+"""torch.compile takes every function as one graph, forward and backward, and gives the same numbers."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from cases import case
+from torch import Tensor
+
+from kanerva import MemoryState, memory
+
+pytestmark = pytest.mark.usefixtures("no_shape_checks")
+
+
+def every(R: Tensor, U: Tensor, w: Tensor, z: Tensor, s2: Tensor) -> tuple[Tensor, ...]:
+    state = MemoryState(R, U)
+    written, weights = memory.write(state, z, s2, iterations=2, block=2)
+    return (
+        *memory.prior(R, s2),
+        memory.address(z, state, s2),
+        *memory.update(state, w[:, 0], z[:, 0], s2),
+        *memory.condition(state, w, z, s2),
+        *written,
+        weights,
+        memory.read(written, w),
+        *memory.predict(written, w, s2),
+        memory.kl_memory(written, state),
+        memory.kl_weights(w, s2),
+        memory.kl_update(state, w[:, 0], z[:, 0], s2),
+    )
+
+
+def gradients(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
+    leaves = [x.detach().clone().requires_grad_() for x in inputs]
+    outputs = function(*leaves)
+    total = sum(x.square().sum() for x in outputs)
+    assert isinstance(total, Tensor)
+    return (*outputs, *torch.autograd.grad(total, leaves))
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own warnings differ from version to version
+@pytest.mark.parametrize(("K", "C"), [(4, 5), (5, 4)])
+def test_one_graph_forward_and_backward(K: int, C: int, device: str) -> None:
+    c = case((2,), K, C, T=3, device=device)
+    inputs = (*c.state, c.w, c.z, c.noise_var)
+    torch.compiler.reset()
+    compiled = torch.compile(every, fullgraph=True, backend="aot_eager")
+    for a, b in zip(gradients(compiled, *inputs), gradients(every, *inputs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
