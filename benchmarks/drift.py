@@ -11,10 +11,13 @@ import json
 import platform
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from kanerva import MemoryState, memory
+
+Rows = list[dict[str, Any]]
 
 REGIMES = {
     # name: K, C, number of writes, noise_var, mean common to all codes
@@ -38,14 +41,15 @@ def marks(writes: int) -> list[int]:
     return [10**i for i in range(2, 9) if 10**i < writes] + [writes]
 
 
-def drift(name: str, seed: int = 0) -> list[dict[str, float | int | str]]:
+def drift(name: str, seed: int = 0) -> Rows:
     K, C, writes, noise_var, mean = REGIMES[name]
     R0, z = episode(K, C, writes, mean, seed)
     start = memory.prior(R0, 1.0)
     ulp = 1 + 2.0**-24 * torch.randn(K, C, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
     single, double = start, start.to(torch.float64)
     shaken, given = memory.prior(R0 * ulp, 1.0), double
-    rows, done = [], 0
+    rows: Rows = []
+    done = 0
     for mark in marks(writes):
         z_t = z[done:mark]
         single, w = memory.write(single, z_t, noise_var)
@@ -59,7 +63,7 @@ def drift(name: str, seed: int = 0) -> list[dict[str, float | int | str]]:
 
 def row(
     name: str, writes: int, single: MemoryState, double: MemoryState, shaken: MemoryState, given: MemoryState
-) -> dict[str, float | int | str]:
+) -> dict[str, Any]:
     eigenvalues = torch.linalg.eigvalsh(single.U.double())
     return {
         "regime": name,
@@ -82,7 +86,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    began, rows = time.time(), []
+    began = time.time()
+    rows: Rows = []
     print(f"{'':5} {'':>7}  {'free':^15}  {'consistent':^15}  {'inherent':^15}  eigenvalues of U")
     print(f"{'':5} {'writes':>7}" + f"  {'R':>7} {'U':>7}" * 3 + f"  {'least':>7} {'most':>7}")
     for name in REGIMES:

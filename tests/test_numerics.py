@@ -1,26 +1,32 @@
-"""Float32 holds over long writing. Bounds are about five times what benchmarks/drift.py printed on seeds 0 to 3."""
+"""Float32 holds over long writing. Bounds are about five times the worst that benchmarks/drift.py printed."""
+
+from collections.abc import Iterator
 
 import drift
 import pytest
+import torch
 
 
 @pytest.fixture(scope="module", params=["easy", "hard"])
-def rows(request: pytest.FixtureRequest, no_shape_checks: None) -> list[dict[str, float | int | str]]:
-    return drift.drift(request.param)
+def rows(request: pytest.FixtureRequest, no_shape_checks: None) -> Iterator[drift.Rows]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # one small matrix after another: a second thread only waits
+    yield drift.drift(request.param)
+    torch.set_num_threads(threads)
 
 
-def test_u_stays_symmetric_positive_definite(rows: list[dict[str, float]]) -> None:
+def test_u_stays_symmetric_positive_definite(rows: drift.Rows) -> None:
     assert [r["asymmetry"] for r in rows] == [0.0] * len(rows)
     assert all(r["least_eigenvalue"] > 0 for r in rows)
 
 
-def test_the_memory_is_the_posterior_of_what_was_written(rows: list[dict[str, float]]) -> None:
+def test_the_memory_is_the_posterior_of_what_was_written(rows: drift.Rows) -> None:
     """In either regime float32 stays this close to the exact posterior given the weights that it chose."""
-    assert max(r["consistent_R"] for r in rows) < 1e-4
-    assert max(r["consistent_U"] for r in rows) < 5e-4
+    assert max(r["consistent_R"] for r in rows) < 2e-4
+    assert max(r["consistent_U"] for r in rows) < 1e-3
 
 
-def test_drift_from_the_float64_run(rows: list[dict[str, float]]) -> None:
+def test_drift_from_the_float64_run(rows: drift.Rows) -> None:
     """Easy: bounded to 100,000 writes. Hard: only at first, because there the map itself is unstable.
 
     With K > C all of R lies in C of K dimensions; the others keep the prior's variance, and rounding that reaches

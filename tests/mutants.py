@@ -1,0 +1,164 @@
+"""Break the memory on purpose, one line at a time, and see which tests notice: `make mutants` (about ten minutes).
+
+Each mutant is one edit of src/kanerva/memory.py, made in a copy of the project. All tests run on each. It fails if a
+mutant survives every test, or if a test of the memory notices no mutant at all: such a test could not fail.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TARGET = "src/kanerva/memory.py"
+SUITES = ["tests/test_memory.py", "tests/test_gradients.py", "tests/test_properties.py"]
+
+MUTANTS = {
+    "prior: standard deviation for variance": (
+        "U0 = prior_var * torch.eye",
+        "U0 = prior_var**2 * torch.eye",
+    ),
+    "prior: views instead of copies": ("MemoryState(R.contiguous(), U0.expand", "MemoryState(R, U0.expand"),
+    "prior: cut off the graph": ("R = R0.expand", "R = R0.detach().expand"),
+    "address: no ridge": ('L = _cholesky(_ridge(R @ R.mT, noise_var), "R', 'L = _cholesky(_ridge(R @ R.mT, 1e-6), "R'),
+    "address: no ridge, K > C": ("_ridge(R.mT @ R, noise_var)", "_ridge(R.mT @ R, 1e-6)"),
+    "address: ridge is a standard deviation": (
+        "_ridge(R @ R.mT, noise_var)",
+        "_ridge(R @ R.mT, noise_var**0.5)",
+    ),
+    "address: noise cut off the graph": (
+        "_ridge(R @ R.mT, noise_var)",
+        "_ridge(R @ R.mT, float(noise_var))",
+    ),
+    "address: authors' normal equations": (
+        "return torch.cholesky_solve(R @ z.mT, L).mT",
+        'G = R @ R.mT\n        return torch.cholesky_solve(G @ R @ z.mT, _cholesky(_ridge(G @ G, noise_var), "G")).mT',
+    ),
+    "update: no noise in s": ("return delta, c, (w * c).sum(-1) + noise_var", "return delta, c, (w * c).sum(-1)"),
+    "update: surprise turned over": ("delta = z - (w", "delta = (w"),
+    "update: U grows": ("state.U - u[..., :, None]", "state.U + u[..., :, None]"),
+    "update: half a gain": ("(c / s[..., None])[..., :, None]", "(0.5 * c / s[..., None])[..., :, None]"),
+    "update: U not symmetric": (
+        "return MemoryState(R, state.U - u[..., :, None] * u[..., None, :])",
+        "return MemoryState(R, state.U - c[..., :, None] * (c / s[..., None])[..., None, :])",
+    ),
+    "update: gradient of U lost": ("c = (state.U @ w[..., None])", "c = (state.U.detach() @ w[..., None])"),
+    "condition: last chunk only": ("state = _condition_block(state", "state = _condition_block(_first"),
+    "condition: chunk of one lost": ("size = max(state.R.shape[-2], 64)", "w, z = w[..., :64, :], z[..., :64, :]\n    size = 64"),
+    "condition: no noise": ("_ridge(c @ w.mT, noise_var)", "_ridge(c @ w.mT, 1e-9)"),
+    "condition: U half updated": ("_symmetric(state.U - V.mT @ V)", "_symmetric(state.U - 0.5 * V.mT @ V)"),
+    "condition: U not symmetric": ("_symmetric(state.U - V.mT @ V)", "state.U - (V.mT * (1 + 1e-14)) @ V + 1e-15 * V.mT @ V.roll(1, -1)"),
+    "condition: R from Z alone": ("_solve_lower(L, z - w @ state.R)", "_solve_lower(L, z)"),
+    "condition: in place": ("    c = w @ state.U\n", "    c = w @ state.U\n    with torch.no_grad():\n        w.mul_(1 + 1e-13)\n"),
+    "write: refinement counts a code twice": (
+        "state = _condition(old, w_t",
+        "state = _condition(state, w_t",
+    ),
+    "write: refinement ignored": ("for _ in range(iterations):", "for _ in range(1):"),
+    "write: refinement forgets": ("w_t = _address(z_t, state.R", "w_t = _address(z_t, old.R"),
+    "write: block ignored": ("z.split(block, dim=-2)", "z.split(1, dim=-2)"),
+    "write: addresses the first memory": (
+        "        old = state\n        for",
+        "        old = state\n        first = first if len(w) > 1 else old\n        for",
+    ),
+    "write: drops the last code": ("z.split(block, dim=-2) if", "z[..., :-1, :].split(block, dim=-2) if"),
+    "write: empty episode makes a step": ("if z.shape[-2] else ()", "if z.shape[-2] else (z.new_zeros(*z.shape[:-2], 1, z.shape[-1]),)"),
+    "write: weights cut off the graph": ("w.append(w_t)", "w.append(w_t.detach())"),
+    "write: state not broadcast": ("    state = _broadcast(state, z)\n    w = [", "    w = ["),
+    "read: weights halved": ("    return w @ state.R\n", "    return 0.5 * w @ state.R\n"),
+    "predict: no noise": ("(w @ state.U * w).sum(-1) + noise_var", "(w @ state.U * w).sum(-1)"),
+    "predict: diagonal of U": (
+        "(w @ state.U * w).sum(-1)",
+        "(w * w * state.U.diagonal(dim1=-2, dim2=-1)[..., None, :]).sum(-1)",
+    ),
+    "sample: covariance for its root": (
+        '_cholesky(_symmetric(state.U), "state.U") @ noise',
+        "state.U @ noise",
+    ),
+    "sample: generator ignored": ("torch.randn(shape, generator=generator", "torch.randn(shape"),
+    "kl_memory: no half": ("return 0.5 * (C * (trace", "return (C * (trace"),
+    "kl_memory: diagonal determinant": ("- _log_det(L)) + distance", "- q.U.diagonal(dim1=-2, dim2=-1).log().sum(-1)) + distance"),
+    "kl_memory: C forgotten": ("0.5 * (C * (trace - K", "0.5 * ((trace - K"),
+    "kl_memory: K forgotten": ("(trace - K + _log_det", "(trace + _log_det"),
+    "kl_memory: p's determinant forgotten": ("- K + _log_det(L0) -", "- K -"),
+    "kl_memory: distance in the wrong metric": ("_solve_lower(L0, q.R - p.R)", "(q.R - p.R)"),
+    "kl_weights: no half": ("return 0.5 * (w.shape[-1]", "return 1.0 * (w.shape[-1]"),
+    "kl_weights: standard deviation": ("(v - 1 - v.log())", "(v**2 - 1 - 2 * v.log())"),
+    "kl_update: no half": ("return 0.5 * (C * (torch.log1p", "return 1.0 * (C * (torch.log1p"),
+    "kl_update: b outside the log": ("- b) + b * delta", "+ b) + b * delta"),
+    "kl_update: surprise forgotten": (" + b * delta.square().sum(-1) / s)", ")"),
+    "dtype lost": ("v = torch.as_tensor(weight_var, dtype=w.dtype)", "v = torch.as_tensor(weight_var, dtype=torch.float64)[None]"),
+    "float32 by half precision": ("    checks.inputs(state, z=z, noise_var=noise_var)\n    checks.count", "    z = z.bfloat16().to(z.dtype) if z.dtype == torch.float32 else z\n    checks.inputs(state, z=z, noise_var=noise_var)\n    checks.count"),
+    "autocast let in": ("@full_precision\ndef write", "def write"),
+    "to forgets U": ("self.R.to(*args, **kwargs), self.U.to(*args, **kwargs)", "self.R.to(*args, **kwargs), self.U"),
+    "batch summed over": ("(w * c).sum(-1) + noise_var", "(w * c).sum(-1).mean() + noise_var + 0 * c.sum(-1)"),
+}  # fmt: skip
+
+# A few edits need a line more to be a program at all.
+PROLOGUE = {
+    "condition: last chunk only": ("    size = max(", "    _first = state\n    size = max("),
+    "write: addresses the first memory": ("w_t = _address(z_t, state.R", "w_t = _address(z_t, first.R"),
+}
+
+
+def mutate(source: str, name: str) -> str:
+    for old, new in (MUTANTS[name], PROLOGUE.get(name)) if name in PROLOGUE else (MUTANTS[name],):
+        if source.count(old) < 1:
+            raise SystemExit(f"mutant {name!r}: no such text in {TARGET}: {old!r}")
+        source = source.replace(old, new, 1)
+    return source
+
+
+def failures(name: str | None) -> set[str]:
+    """The tests that fail on a mutant (None: on the memory as it is)."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for part in ("src", "tests", "benchmarks"):
+            shutil.copytree(ROOT / part, copy / part)
+        for part in ("pyproject.toml", "README.md", "PAPER.md"):
+            shutil.copy(ROOT / part, copy)
+        if name is not None:
+            target = copy / TARGET
+            target.write_text(mutate(target.read_text(), name))
+        environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", *SUITES]
+        output = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True).stdout
+    if " passed" not in output and "FAILED" not in output and "[100%]" not in output:
+        return {f"(all: the mutant does not import)\n{output[-2000:]}"}
+    return {line.split()[1] for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))}
+
+
+def every_test() -> set[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", *SUITES]
+    output = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    return {plain(line) for line in output.splitlines() if "::" in line}
+
+
+def plain(test: str) -> str:
+    """A test's name without its parameters."""
+    return test.split("[")[0]
+
+
+def main() -> None:
+    if failures(None):
+        raise SystemExit("the tests fail on the memory as it is")
+    noticed: set[str] = set()
+    survivors = []
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for name, failed in zip(MUTANTS, pool.map(failures, MUTANTS), strict=True):
+            tests = {plain(test) for test in failed}
+            noticed |= tests
+            print(f"{len(tests):3} tests notice  {name}", flush=True)
+            if not tests:
+                survivors.append(name)
+    blind = sorted(every_test() - noticed)
+    print(f"\n{len(MUTANTS)} mutants, {len(survivors)} survive: {survivors}")
+    print(f"tests that noticed none: {blind}")
+    sys.exit(bool(survivors or blind))
+
+
+if __name__ == "__main__":
+    main()

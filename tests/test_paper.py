@@ -1,0 +1,57 @@
+"""PAPER.md lists what the docstrings cite, and what it lists exists."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import kanerva
+
+ROOT = Path(__file__).parents[1]
+PAPER = (ROOT / "PAPER.md").read_text()
+TAG = re.compile(r"(?:eq\. [\w:-]*\w|alg\. \d|app\. [A-F]\b|sec\. \d(?:\.\d)?|fig\. [\w-]*\w)")
+ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAPER.splitlines() if TAG.match(line[2:])]
+
+
+def docstrings() -> dict[str, str]:
+    """Every docstring of the package, by file and name."""
+    found = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                found[f"{path.name}:{getattr(node, 'name', '')}"] = ast.get_docstring(node) or ""
+    return found
+
+
+def test_every_tag_in_a_docstring_is_listed() -> None:
+    cited = {(where, tag) for where, text in docstrings().items() for tag in TAG.findall(text)}
+    assert len(cited) > 10
+    listed = {row[0] for row in ROWS}
+    assert {(where, tag) for where, tag in cited if tag not in listed} == set()
+
+
+def test_every_function_of_the_memory_cites_the_paper() -> None:
+    public = {name: doc for name, doc in docstrings().items() if re.match(r"memory\.py:[a-z]", name)}
+    helpers = {"memory.py:to", "memory.py:detach"}
+    assert {name for name, doc in public.items() if not TAG.search(doc)} == helpers
+
+
+def test_what_is_listed_exists() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("test_*.py"))
+    for row in ROWS:
+        assert len(row) == 5, row
+        for name in re.findall(r"`(test_\w+)`", row[3]):
+            assert f"def {name}(" in tests, name
+        for module, name in re.findall(r"`(\w+)\.(\w+)", row[2]):
+            assert hasattr(getattr(kanerva, module), name), f"{module}.{name}"
+
+
+def test_every_label_of_the_paper_is_listed() -> None:
+    source = ROOT.parent / "shared" / "paper" / "learning-attractor-dynamics.tex"
+    if not source.exists():
+        pytest.skip("the paper's source is not here")
+    labels = re.findall(r"\\label\{(eq|ll|fig):([\w:-]+)\}", source.read_text())
+    wanted = {f"eq. ll:{name}" if kind == "ll" else f"{kind}. {name}" for kind, name in labels}
+    assert len(wanted) > 15
+    assert wanted - {row[0] for row in ROWS} == set()
