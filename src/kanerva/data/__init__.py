@@ -1,0 +1,68 @@
+"""Images by class, and episodes drawn from them.
+
+`load` finds a data set by name (`glyphs`, which needs no download, or `omniglot`) or reads the user's own images
+from a path; `episodes` draws batches of episodes where the images lie; `augment` changes images at random.
+"""
+
+import difflib
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from . import glyphs, images, omniglot
+from .augment import augment
+from .episodes import ClassImages, episodes
+
+__all__ = ["ClassImages", "augment", "episodes", "load"]
+
+SETS: dict[str, Callable[..., ClassImages]] = {
+    "glyphs": glyphs.load,
+    "omniglot": omniglot.load,
+    "images": images.load,
+}
+SPLITS = ("train", "test")
+
+
+def load(name: str | os.PathLike[str], split: str = "train", **options: Any) -> ClassImages:
+    """Load one split of a data set; the classes (or at least the images) of the two splits are disjoint.
+
+    name: "glyphs"; "omniglot" (option data_dir); or a folder or array file of your own (options of
+    `kanerva.data.images.load`: size, binary, invert, channels, holdout), also as "images" with path=….
+    """
+    if split not in SPLITS:
+        raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}{_nearest(split, SPLITS)}")
+    key = os.fspath(name)
+    if key not in SETS:
+        if not _is_path(name):
+            raise ValueError(
+                f"name: expected one of {', '.join(SETS)}, or a path to a folder of images or an .npy or .npz "
+                f"file, got {key!r}{_nearest(key, SETS)}"
+            )
+        key, options = "images", {"path": name, **options}
+    known = [option for option in inspect.signature(SETS[key]).parameters if option != "split"]
+    for option in options:
+        if option not in known:
+            raise TypeError(
+                f"{option}: expected an option of {key} ({', '.join(known) or 'it has none'})"
+                f"{_nearest(option, known)}"
+            )
+    return SETS[key](split, **options)
+
+
+def _is_path(name: str | os.PathLike[str]) -> bool:
+    """Tell a path from a misspelt name: it exists, or looks like one."""
+    text = os.fspath(name)
+    separators = [s for s in (os.sep, os.altsep) if s]
+    return (
+        not isinstance(name, str)
+        or any(s in text for s in separators)
+        or text.endswith((".npy", ".npz"))
+        or Path(text).expanduser().exists()
+    )
+
+
+def _nearest(word: object, words: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,164 @@
+"""Class-indexed images, and episodes drawn from them where they lie, on the CPU or a GPU."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from .. import checks
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ClassImages:
+    """Images sorted by class: those of class c are pixels[start[c] : start[c] + count[c]].
+
+    binary: pixels are 0 or 1; otherwise grey or colour, 0 to 255. `labels` names the classes, where they have
+    names. `name` and `split` say where the images come from.
+    """
+
+    pixels: UInt8[Tensor, "N channels height width"]
+    start: Int64[Tensor, "classes"]
+    count: Int64[Tensor, "classes"]
+    binary: bool
+    name: str
+    split: str
+    labels: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
+            raise ValueError(
+                f"pixels: expected uint8 of shape (N, channels, height, width), got {self.pixels.dtype} of shape "
+                f"{checks.shape(self.pixels)}; ClassImages.from_labels builds one from images and their labels"
+            )
+        for name, index in (("start", self.start), ("count", self.count)):
+            if index.dtype != torch.int64 or index.shape != self.start.shape or index.ndim != 1:
+                raise ValueError(
+                    f"{name}: expected int64, one for each class, got {index.dtype} of shape {checks.shape(index)}"
+                )
+            if index.device != self.pixels.device:
+                raise ValueError(f"{name}: expected device {self.pixels.device} like pixels, got {index.device}")
+        if not self.num_classes:
+            raise ValueError("start: expected at least one class, got none")
+        if self.labels and len(self.labels) != self.num_classes:
+            raise ValueError(f"labels: expected {self.num_classes}, one for each class, got {len(self.labels)}")
+        if checks.deep(self.count):
+            end = self.start + self.count
+            if int(self.count.min()) < 1 or int(self.start.min()) < 0 or int(end.max()) > len(self):
+                raise ValueError(
+                    f"start and count: expected at least one image in every class and all within the {len(self)} "
+                    f"images, got counts from {int(self.count.min())} and ends up to {int(end.max())}"
+                )
+            if self.binary and len(self) and int(self.pixels.max()) > 1:
+                raise ValueError(f"pixels: expected 0 or 1 as binary=True says, got {int(self.pixels.max())}")
+
+    @classmethod
+    def from_labels(
+        cls,
+        pixels: Any,
+        labels: Any,
+        *,
+        binary: bool,
+        name: str = "images",
+        split: str = "all",
+        names: Sequence[str] = (),
+    ) -> "ClassImages":
+        """Sort images (uint8, N×channels×height×width) by their labels (N whole numbers or names).
+
+        `names` gives names to the labels in rising order; without it the labels name themselves.
+        """
+        pixels, labels = np.asarray(pixels), np.asarray(labels)
+        if labels.shape != pixels.shape[:1]:
+            raise ValueError(f"labels: expected one for each of the {len(pixels)} images, got shape {labels.shape}")
+        kinds, inverse, count = np.unique(labels, return_inverse=True, return_counts=True)
+        order = np.argsort(inverse, kind="stable")
+        counts = torch.from_numpy(count.astype(np.int64))
+        return cls(
+            pixels=torch.from_numpy(np.ascontiguousarray(pixels[order])),
+            start=counts.cumsum(0) - counts,
+            count=counts,
+            binary=binary,
+            name=name,
+            split=split,
+            labels=tuple(names) or tuple(str(kind) for kind in kinds),
+        )
+
+    @property
+    def num_classes(self) -> int:
+        return self.start.shape[0]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of one image, (channels, height, width)."""
+        channels, height, width = self.pixels.shape[1:]
+        return channels, height, width
+
+    @property
+    def device(self) -> torch.device:
+        return self.pixels.device
+
+    def __len__(self) -> int:
+        return self.pixels.shape[0]
+
+    def __repr__(self) -> str:
+        kind = "binary" if self.binary else "grey" if self.shape[0] == 1 else "colour"
+        size = "×".join(map(str, self.shape))
+        return f"ClassImages({self.name}/{self.split}: {len(self)} {kind} {size} in {self.num_classes} classes)"
+
+    def to(self, device: torch.device | str) -> "ClassImages":
+        """Move the images to a device, once; episodes are then drawn there."""
+        moved = {name: getattr(self, name).to(device) for name in ("pixels", "start", "count")}
+        return dataclasses.replace(self, **moved)
+
+    def images(self, index: Int64[Tensor, "*b"]) -> Float[Tensor, "*b channels height width"]:
+        """Give images by number: binary as 0. or 1., others as v/128 − 1 on [−1, 1)."""
+        x = self.pixels[index].float()
+        return x if self.binary else x / 128 - 1
+
+
+def episodes(
+    images: ClassImages,
+    batch: int,
+    length: int,
+    classes: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "B T channels height width"]:
+    """Draw `batch` episodes of `length` images: a class first, then an image of it, all with replacement.
+
+    With `classes` = n each episode keeps to n distinct classes of its own, every set of n equally likely. All is
+    drawn on the device of the images, from the generator of that device; the host never waits. Memory beside the
+    images: batch × (number of classes) floats where n is given. Proof: test_episodes_*.
+    """
+    for name, value, least in (("batch", batch, 0), ("length", length, 0), ("classes", classes, 1)):
+        if value is None and name == "classes":
+            continue
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+    available, device = images.num_classes, images.device
+    if classes is not None and classes > available:
+        raise ValueError(
+            f"classes: expected at most {available}, the number of classes of {images.name}/{images.split}, "
+            f"got {classes}"
+        )
+    if generator is not None and not _same_device(generator.device, device):
+        raise ValueError(
+            f"generator: expected one on {device} where the images are, got one on {generator.device}; "
+            f"torch.Generator('{device}') makes one"
+        )
+    if classes is None:
+        label = torch.randint(available, (batch, length), generator=generator, device=device)
+    else:
+        # The places of the n largest of independent uniform numbers are a random set of n.
+        chosen = torch.rand(batch, available, generator=generator, device=device).topk(classes).indices
+        label = chosen.gather(1, torch.randint(classes, (batch, length), generator=generator, device=device))
+    # Counts differ from class to class; the remainder of 62 random bits is uniform to 1e-12 for any real count.
+    bits = torch.randint(1 << 62, (batch, length), generator=generator, device=device)
+    return images.images(images.start[label] + bits % images.count[label])
+
+
+def _same_device(a: torch.device, b: torch.device) -> bool:
+    """Compare devices; one without a number, such as "cuda", is any of its kind."""
+    return a.type == b.type and (a.index is None or b.index is None or a.index == b.index)

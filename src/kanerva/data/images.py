@@ -1,0 +1,241 @@
+"""The user's own images: a folder of image files, or an array in an .npy or .npz file.
+
+Folder: images in sub-folders belong to the class of the folder that holds them, at any depth; in a flat folder each
+image is a class of its own, so that an episode of n classes holds n different images.
+Array: images N×height×width or N×height×width×channels, as uint8, bool or floating point on [0, 1]; in an .npz
+under the key `images`, with optional `labels` (N); without labels each image is a class of its own.
+"""
+
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from ..progress import bar
+from .episodes import ClassImages
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
+# With fewer classes than this, holding out whole classes leaves too few of them on either side.
+FEW = 10
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def load(
+    split: str = "train",
+    path: str | os.PathLike[str] | None = None,
+    size: int | tuple[int, int] | None = None,
+    binary: float | bool | None = None,
+    invert: bool = False,
+    channels: int | None = None,
+    holdout: float = 0.25,
+) -> ClassImages:
+    """Read images, in the same order on every run, and give those of one split.
+
+    size: side, or (height, width), to resize to, cut to the middle if the proportions differ; without it all must
+    be of one size. invert: black becomes white. binary: values of at least this share of white become 1, the others
+    0 (True: 0.5); None keeps grey or colour, except for arrays that hold only 0 and 1. channels: 1 or 3; None keeps
+    colour where there is any. holdout: the share kept for the test split: of classes, or, of fewer than 10 classes,
+    of the images of each. Transparent parts are white.
+    """
+    if path is None:
+        raise ValueError("path: expected a folder of images or an .npy or .npz file, got none")
+    if channels not in (None, 1, 3):
+        raise ValueError(f"channels: expected 1 (grey), 3 (colour) or None, got {channels!r}")
+    if not 0 <= holdout < 1:
+        raise ValueError(f"holdout: expected a share from 0 to less than 1, got {holdout!r}")
+    path, threshold, wanted = Path(path).expanduser(), _threshold(binary, channels), _size(size)
+    if path.is_dir():
+        pixels, labels = _folder(path, wanted, 1 if threshold is not None else channels)
+    elif path.is_file():
+        pixels, labels, bits = _array_file(path, wanted, 1 if threshold is not None else channels)
+        if bits and binary is None and pixels.shape[1] == 1:
+            threshold = 0.5
+    else:
+        raise FileNotFoundError(f"{path}: expected a folder of images or an .npy or .npz file, got no such file")
+    if invert:
+        pixels = 255 - pixels
+    if threshold is not None:
+        pixels = (pixels >= threshold * 255).astype(np.uint8)
+    chosen = _split(path, labels, split, holdout)
+    return ClassImages.from_labels(
+        pixels[chosen], labels[chosen], binary=threshold is not None, name=path.name, split=split
+    )
+
+
+def _threshold(binary: float | bool | None, channels: int | None) -> float | None:
+    if binary is None or binary is False:
+        return None
+    if channels == 3:
+        raise ValueError("binary: expected grey images, got channels=3; leave out one of the two")
+    threshold = 0.5 if binary is True else float(binary)
+    if not 0 < threshold <= 1:
+        raise ValueError(f"binary: expected a share of white above 0 and up to 1, got {binary!r}")
+    return threshold
+
+
+def _size(size: Any) -> tuple[int, int] | None:
+    """Give (height, width)."""
+    if size is None:
+        return None
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in pair):
+        raise ValueError(f"size: expected a side or (height, width) in pixels, got {size!r}")
+    return pair
+
+
+def _folder(folder: Path, size: tuple[int, int] | None, channels: int | None) -> tuple[Array, Array]:
+    """Read every image file below a folder: uint8 (N, channels, height, width) and labels."""
+    files = (p.relative_to(folder) for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+    shown = (p for p in files if not any(part.startswith(".") for part in p.parts))
+    paths = sorted(shown, key=lambda p: p.as_posix())
+    if not paths:
+        raise ValueError(
+            f"{folder}: expected image files ({', '.join(SUFFIXES)}), got none, in sub-folders neither"
+        )
+    loose = [p for p in paths if len(p.parts) == 1]
+    if loose and len(loose) < len(paths):
+        raise ValueError(
+            f"{folder}: expected images either in it or in its sub-folders (classes), got both: {loose[0]} and "
+            f"{next(p for p in paths if len(p.parts) > 1)}; move one of them"
+        )
+    images = []
+    with bar(f"reading {folder.name}", len(paths)) as step:
+        for path in paths:
+            images.append(_read(folder / path, size, channels))
+            step(1)
+    for path, image in zip(paths, images, strict=True):
+        if image.shape[:2] != images[0].shape[:2]:
+            raise ValueError(
+                f"{folder / path}: expected {_by(images[0])} like {paths[0]}, got {_by(image)}; "
+                f"give size=… to bring all to one size"
+            )
+    colour = channels == 3 or any(image.shape[2] == 3 for image in images)
+    depth = 3 if colour else 1
+    pixels = np.stack([np.broadcast_to(i, (*i.shape[:2], depth)).transpose(2, 0, 1) for i in images])
+    return pixels, np.array([str(p) if loose else p.parent.as_posix() for p in paths])
+
+
+def _by(image: Array) -> str:
+    return f"{image.shape[0]}×{image.shape[1]} (height × width)"
+
+
+def _read(path: Path, size: tuple[int, int] | None, channels: int | None) -> Array:
+    """Read one file as uint8 (height, width, 1 or 3)."""
+    try:
+        with Image.open(path) as file:
+            image = _flat(ImageOps.exif_transpose(file))
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{path}: expected an image, but it cannot be read ({error})") from error
+    return _fit(image, size, channels)
+
+
+def _flat(image: Image.Image) -> Image.Image:
+    """Bring any kind of image to grey ("L") or colour ("RGB") of 8 bits, on white where it is transparent."""
+    if image.mode.startswith("I"):  # 16 bits, which Pillow would cut off instead of scaling
+        values = np.asarray(image).astype(np.int64)
+        return Image.fromarray((np.clip(values, 0, 65535) // 257).astype(np.uint8))
+    if image.mode == "F":
+        raise ValueError("floating point pixels, whose range is not known; save it as 8 or 16 bits, or as an array")
+    if image.mode in ("1", "L"):
+        return image.convert("L")
+    if image.mode in ("LA", "La", "RGBA", "RGBa", "PA") or "transparency" in image.info:
+        clear = image.convert("RGBA")
+        ground = Image.new("RGBA", image.size, "white")
+        ground.alpha_composite(clear)
+        return ground.convert("L" if image.mode in ("LA", "La") else "RGB")
+    return image.convert("RGB")
+
+
+def _fit(image: Image.Image, size: tuple[int, int] | None, channels: int | None) -> Array:
+    if channels is not None:
+        image = image.convert("L" if channels == 1 else "RGB")
+    if size is not None and (image.height, image.width) != size:
+        smaller = size[0] <= image.height and size[1] <= image.width
+        # Averages over areas when it shrinks; smooth when it grows.
+        method = Image.Resampling.BOX if smaller else Image.Resampling.BICUBIC
+        image = ImageOps.fit(image, (size[1], size[0]), method)
+    pixels = np.asarray(image, np.uint8)
+    return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def _array_file(path: Path, size: tuple[int, int] | None, channels: int | None) -> tuple[Array, Array, bool]:
+    """Read an .npy or .npz file; say also whether it holds nothing but 0 and 1."""
+    array, labels = _arrays(path)
+    bits = array.dtype == bool or (array.dtype == np.uint8 and array.size > 0 and int(array.max()) <= 1)
+    images = _bytes(path, array, bits)
+    if size is not None or (channels is not None and channels != images.shape[-1]):
+        images = np.stack(
+            [_fit(Image.fromarray(i[..., 0] if i.shape[-1] == 1 else i), size, channels) for i in images]
+        )
+    if labels is None:
+        labels = np.arange(len(images))
+    if labels.shape != (len(images),):
+        raise ValueError(f"{path}: expected one label for each of {len(images)} images, got shape {labels.shape}")
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels, bits
+
+
+def _arrays(path: Path) -> tuple[Array, Array | None]:
+    if path.suffix not in (".npy", ".npz"):
+        raise ValueError(f"{path}: expected a folder of images or an .npy or .npz file, got a file *{path.suffix}")
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            return loaded, None
+        with loaded as file:
+            if "images" not in file.files:
+                raise ValueError(f"expected the key `images`, got {', '.join(file.files) or 'none'}")
+            return file["images"], file["labels"] if "labels" in file.files else None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path}: expected arrays saved by numpy, without objects, but: {error}") from error
+
+
+def _bytes(path: Path, array: Array, bits: bool) -> Array:
+    """Check an array of images, and give it as uint8 (N, height, width, 1 or 3)."""
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.ndim != 4 or array.shape[-1] not in (1, 3) or not array.size:
+        hint = "; put the channels last" if array.ndim == 4 and array.shape[1] in (1, 3) else ""
+        raise ValueError(
+            f"{path}: expected images N×height×width or N×height×width×channels with 1 or 3 channels, "
+            f"got shape {array.shape}{hint}"
+        )
+    if bits:
+        return array.astype(np.uint8) * 255
+    if array.dtype == np.uint8:
+        return array
+    if not np.issubdtype(array.dtype, np.floating):
+        raise ValueError(f"{path}: expected uint8, bool, or floating point on [0, 1], got {array.dtype}")
+    low, high = float(array.min()), float(array.max())
+    if not (low >= 0 and high <= 1):  # NaN too
+        raise ValueError(f"{path}: expected floating point on [0, 1], got values from {low:g} to {high:g}")
+    return np.round(array * 255).astype(np.uint8)
+
+
+def _split(path: Path, labels: Array, split: str, holdout: float) -> Array:
+    """Choose the images of a split, by a fixed permutation of classes, or of the images of each class if few."""
+    random = np.random.default_rng(0)
+    kinds, inverse, count = np.unique(labels, return_inverse=True, return_counts=True)
+
+    def last(n: int) -> Array:
+        """Of n things in random order, hold out the last: a share, but at least one of two."""
+        held = min(max(round(holdout * n), 1), n - 1) if holdout else 0
+        return random.permutation(n)[n - held :]
+
+    test = np.zeros(len(labels), bool)
+    if len(kinds) >= FEW or count.max() == 1:
+        test = np.isin(inverse, last(len(kinds)))
+    else:
+        for kind in range(len(kinds)):
+            members = np.flatnonzero(inverse == kind)
+            test[members[last(len(members))]] = True
+    chosen = np.flatnonzero(test == (split == "test"))
+    if not len(chosen):
+        raise ValueError(
+            f"{path}: expected images for the test split, but none is held out of {len(labels)} in {len(kinds)} "
+            f"classes with holdout={holdout}; it takes a holdout above 0 and at least two images"
+        )
+    return chosen

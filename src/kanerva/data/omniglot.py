@@ -1,0 +1,219 @@
+"""Omniglot (Lake et al. 2015): 1,623 handwritten characters of 50 alphabets, by 20 drawers each, 28×28, binary.
+
+The two zips of the original (images_background.zip, images_evaluation.zip), or the folders they unpack to, are
+looked for in `data_dir`; without it in the folder named by KANERVA_DATA, then in the cache; else downloaded.
+"""
+
+import io
+import os
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from ..files import Arrays, DownloadError, cache_dir, cached, download, lock
+from ..progress import bar
+from .episodes import ClassImages
+
+URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
+# Each part, and the number of its characters.
+PARTS = {"images_background": 964, "images_evaluation": 659}
+CLASSES, DRAWERS, RAW, SIZE = 1623, 20, 105, 28
+TRAIN = 1200
+# Ink of at least this share of a pixel's area sets it: mean ink 0.0926 over all images.
+THRESHOLD = 0.4
+
+Array = np.ndarray[Any, np.dtype[Any]]
+# "0001_01.png" is the first character by the first drawer.
+_NAME = re.compile(r"(\d{4})_(\d{2})\.png")
+
+
+def load(split: str = "train", data_dir: str | os.PathLike[str] | None = None) -> ClassImages:
+    """Give the 1,200 training or the 423 test characters, in the order of default_rng(0).permutation(1623).
+
+    The prepared images are kept in the cache, and made again if the files they come from change.
+    """
+    found = find(data_dir)
+    stamp = np.array([_stamp(path) for path in found] if found else [], np.str_)
+
+    def valid(arrays: Arrays) -> bool:
+        bits, source = arrays.get("bits"), arrays.get("source")
+        whole = bits is not None and bits.dtype == np.uint8 and bits.shape == (CLASSES, DRAWERS, SIZE * SIZE // 8)
+        # Without the original files, whatever was once made of them will do: there is only one Omniglot.
+        return whole and source is not None and (not found or np.array_equal(source, stamp))
+
+    def make() -> Arrays:
+        sources = found or _download()
+        bits = np.packbits(prepare(sources).reshape(CLASSES, DRAWERS, -1), axis=-1)
+        return {"bits": bits, "source": np.array([_stamp(path) for path in sources], np.str_)}
+
+    bits = cached("omniglot-v1.npz", make, valid)["bits"]
+    order = np.random.default_rng(0).permutation(CLASSES)
+    chosen = order[:TRAIN] if split == "train" else order[TRAIN:]
+    return ClassImages.from_labels(
+        np.unpackbits(bits[chosen].reshape(-1, SIZE * SIZE // 8), axis=-1).reshape(-1, 1, SIZE, SIZE),
+        np.repeat(np.arange(len(chosen)), DRAWERS),
+        binary=True,
+        name="omniglot",
+        split=split,
+        names=[f"{index + 1:04d}" for index in chosen],
+    )
+
+
+def find(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
+    """Look for the two parts, as zips or unpacked; none if there is nothing but a download.
+
+    A `data_dir` is looked into alone, and must have them.
+    """
+    if data_dir is not None:
+        folders = [Path(data_dir).expanduser()]
+    else:
+        named = os.environ.get("KANERVA_DATA")
+        folders = [Path(named).expanduser()] if named else []
+        folders.append(cache_dir())
+    for folder in folders:
+        for place in (folder, folder / "omniglot", folder / "python", folder / "omniglot" / "python"):
+            found = [_part(place, name) for name in PARTS]
+            if all(found):
+                return [path for path in found if path]
+    if data_dir is not None:
+        raise FileNotFoundError(_where(folders[0]))
+    return []
+
+
+def _part(folder: Path, name: str) -> Path | None:
+    return next((p for p in (folder / f"{name}.zip", folder / name) if p.is_file() or p.is_dir()), None)
+
+
+def _where(folder: Path) -> str:
+    zips = " and ".join(f"{name}.zip" for name in PARTS)
+    return (
+        f"omniglot: expected {zips} (or the folders they unpack to) in {folder}, found "
+        f"{_listing(folder)}; they come from {URL}/, to be put there, into the folder that KANERVA_DATA names, "
+        f"or into {cache_dir() / 'omniglot'}"
+    )
+
+
+def _listing(folder: Path) -> str:
+    if not folder.is_dir():
+        return "no such folder"
+    names = sorted(p.name for p in folder.iterdir() if not p.name.endswith((".part", ".lock")))
+    return (", ".join(names[:5]) + (", …" if len(names) > 5 else "")) or "nothing"
+
+
+def _stamp(path: Path) -> str:
+    """Tell one source from another, and from itself after a change, without reading it."""
+    status = path.stat()
+    return f"{path.resolve()} {status.st_size} {status.st_mtime_ns}"
+
+
+def _download() -> list[Path]:
+    folder = cache_dir() / "omniglot"
+    paths = [folder / f"{name}.zip" for name in PARTS]
+    with lock(folder / ".lock"):  # the other processes of a machine wait and then find the files
+        for path in paths:
+            if path.exists():
+                continue
+            try:
+                download(f"{URL}/{path.name}", path)
+            except DownloadError as error:
+                raise FileNotFoundError(f"{_where(folder)}. The download failed: {error}") from error
+            _verify(path)
+    return paths
+
+
+def _verify(path: Path) -> None:
+    """Read a downloaded zip from end to end; one that is broken is removed, so that it will be fetched again."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            bad = file.testzip()
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        bad = str(error)
+    if bad is not None:
+        path.unlink()
+        raise ValueError(f"{path}: the download is not a whole zip ({bad}), and was removed; try again")
+
+
+def prepare(sources: list[Path]) -> Array:
+    """Read both parts and reduce every image: bool (1623, 20, 28, 28), class = file number − 1."""
+    ink = np.empty((CLASSES, DRAWERS, SIZE, SIZE), bool)
+    seen = np.zeros((CLASSES, DRAWERS), bool)
+    with bar("reading omniglot", CLASSES * DRAWERS) as step:
+        for source, characters in zip(sources, PARTS.values(), strict=True):
+            before = seen.sum()
+            for name, read in _members(source):
+                found = _NAME.fullmatch(name.rsplit("/", 1)[-1])
+                if not found:
+                    continue
+                index, drawer = int(found[1]) - 1, int(found[2]) - 1
+                if not (0 <= index < CLASSES and 0 <= drawer < DRAWERS) or seen[index, drawer]:
+                    raise ValueError(
+                        f"{source}: expected each of 1,623 characters by 20 drawers once, got {name} "
+                        f"as well; is this the original omniglot?"
+                    )
+                ink[index, drawer] = reduce(_raw(source, name, read))
+                seen[index, drawer] = True
+                step(1)
+            if seen.sum() - before != characters * DRAWERS:
+                raise ValueError(
+                    f"{source}: expected {characters * DRAWERS} images such as 0001_01.png, got "
+                    f"{seen.sum() - before}; usual cause: an unfinished copy, or another data set"
+                )
+    return ink
+
+
+def _members(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """List what a zip or folder holds, with a way to read each."""
+    if source.is_dir():
+        for path in sorted(source.rglob("*.png")):
+            yield path.relative_to(source).as_posix(), path.read_bytes
+        return
+    try:
+        file = zipfile.ZipFile(source)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise ValueError(
+            f"{source}: expected a zip, but it cannot be read ({error}); "
+            f"usual cause: an unfinished copy or download"
+        ) from error
+    with file:
+        for name in file.namelist():
+            if not name.startswith("__MACOSX"):
+                yield name, lambda name=name: file.read(name)  # type: ignore[misc]
+
+
+def _raw(source: Path, name: str, read: Callable[[], bytes]) -> Array:
+    """Read one drawing as 1 where there is ink (black)."""
+    try:
+        with Image.open(io.BytesIO(read())) as image:
+            ink = np.asarray(image.convert("L")) < 128
+    except (OSError, ValueError, SyntaxError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{source}: {name} cannot be read ({error}); usual cause: an unfinished copy or download"
+        ) from error
+    if ink.shape != (RAW, RAW):
+        raise ValueError(f"{source}: expected images of {RAW}×{RAW}, got {name} of {ink.shape[1]}×{ink.shape[0]}")
+    return ink
+
+
+def reduce(ink: Array) -> Array:
+    """Average the ink over the area of each new pixel, 3.75 × 3.75 old ones, and set those of THRESHOLD or more.
+
+        area = P ink Pᵀ,   P[i, j] = overlap of new pixel i with old pixel j
+
+    In whole numbers (quarters of a pixel, 15 to a side), so that area ≥ 0.4 is exact. Proof: test_omniglot_*.
+    """
+    return _OVERLAP @ ink.astype(np.float32) @ _OVERLAP.T >= THRESHOLD * 15 * 15  # 90, exact in floating point
+
+
+def _overlap() -> Array:
+    """P in quarters of an old pixel: new pixel i covers 15 i to 15 (i + 1), old pixel j covers 4 j to 4 (j + 1)."""
+    i, j = np.arange(SIZE)[:, None], np.arange(RAW)[None, :]
+    return np.clip(np.minimum(15 * (i + 1), 4 * (j + 1)) - np.maximum(15 * i, 4 * j), 0, None).astype(np.float32)
+
+
+_OVERLAP = _overlap()
