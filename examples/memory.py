@@ -39,10 +39,10 @@ def main() -> None:
         before, after, best = (float(cosine_similarity(x, z).mean()) for x in (cue, found, cue @ span @ span.mT))
         note = "  more patterns than rows" if T > K else ""
         print(f"{T:7} {before:7.2f} {after:9.2f} {best:10.2f} {took:6.1f} ms{note}")
+    print("\nprojected: the cue without the noise that lies outside the span of the stored patterns. Up to its")
     print(
-        "\npossible: all noise dropped but what lies in the span of the stored patterns. Up to its number of rows"
+        "number of rows the memory does as well, without being shown the patterns again; beyond, patterns share rows."
     )
-    print("the memory reaches that; beyond, patterns share rows. The README shows the same in ten lines.")
 
 
 if __name__ == "__main__":

@@ -26,20 +26,20 @@ def test_the_memory_is_the_posterior_of_what_was_written(rows: drift.Rows) -> No
     assert max(r["consistent_U"] for r in rows) < 1e-3
 
 
-def test_drift_from_the_float64_run(rows: drift.Rows) -> None:
-    """Easy: bounded to 100,000 writes. Hard: only at first, because there the map itself is unstable.
+def test_drift_from_the_exact_memory(rows: drift.Rows) -> None:
+    """Easy: bounded to 100,000 writes. Hard: at first only.
 
-    With K > C all of R lies in C of K dimensions; the others keep the prior's variance, and rounding that reaches
-    them is amplified. Two float64 runs with R0 apart in the seventh digit part just as far.
+    With K > C the exact memory stays in the C dimensions that R0 spans, where U shrinks, while the others keep the
+    prior's variance. Rounding that leaks there is amplified by every write, in float64 too, only later; so in that
+    regime no bound on the drift holds for long, and the one above on consistency does.
     """
     last = rows[-1]
     if last["regime"] == "easy":
         assert last["writes"] == 100_000
-        assert max(r["free_R"] for r in rows) < 5e-5
-        assert max(r["free_U"] for r in rows) < 1e-4
+        assert max(r["float32_R"] for r in rows) < 5e-5
+        assert max(r["float32_U"] for r in rows) < 1e-4
     else:
         assert last["writes"] == 10_000
-        assert rows[0]["free_R"] < 5e-6
-        assert rows[0]["free_U"] < 5e-6
-        assert last["inherent_U"] > 1e-2
-        assert last["free_U"] < 1.0
+        assert rows[0]["float32_R"] < 5e-6
+        assert rows[0]["float32_U"] < 5e-6
+        assert max(rows[1]["float64_R"], rows[1]["float64_U"]) < 1e-9  # after 1,000 writes

@@ -1,12 +1,37 @@
 """The Dynamic Kanerva Machine: a generative memory that writes by Bayesian inference.
 
-`kanerva.memory` is the exact mathematics, as pure functions on a `MemoryState`; `kanerva.data` loads images and
-draws episodes from them.
+`kanerva.memory` is the exact mathematics, as pure functions on a `MemoryState`; `DKM` is the model around it.
 """
+
+__version__ = "0.1.0.dev0"
 
 from . import data, memory
 from .checks import deep_checks
+from .codec import CodecConfig
+from .config import PRESETS, DataConfig, ModelConfig, RunConfig, TrainConfig
+from .dynamics import Recall
+from .evaluate import Score, evaluate
 from .memory import MemoryState
+from .model import DKM, Terms, load
+from .train import train
 
-__version__ = "0.1.0.dev0"
-__all__ = ["MemoryState", "__version__", "data", "deep_checks", "memory"]
+__all__ = [
+    "DKM",
+    "PRESETS",
+    "CodecConfig",
+    "DataConfig",
+    "MemoryState",
+    "ModelConfig",
+    "Recall",
+    "RunConfig",
+    "Score",
+    "Terms",
+    "TrainConfig",
+    "__version__",
+    "data",
+    "deep_checks",
+    "evaluate",
+    "load",
+    "memory",
+    "train",
+]

@@ -1,9 +1,10 @@
 """Input checks for the memory: what came, what was wanted, and the usual cause.
 
 Ranks, sizes, dtypes and devices are always checked; no data is read for that. Values (finite codes, positive
-variances, a positive definite U) are checked on the CPU only, because looking at data on a GPU makes the host
-wait for it. There a bad value comes out as NaN instead. `deep_checks` turns the value checks on for any device,
-or off; so does the environment variable KANERVA_DEEP_CHECKS=1 or 0 for a whole program.
+variances, a positive definite U) are checked on the CPU only, because looking at data on a GPU makes the host wait
+for it. There a bad value comes out as NaN instead. The check of U costs K³ a call in functions that use it.
+`deep_checks` turns the value checks on for any device, or off; so does the environment variable KANERVA_DEEP_CHECKS=1
+or 0 for a whole program. Inside torch.compile and torch.func transforms, where there are no values, they are off.
 
 Arguments that a caller may have got wrong are of type Any here: anything can come.
 """
@@ -12,6 +13,7 @@ import contextlib
 import contextvars
 import functools
 import math
+import numbers
 import os
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
@@ -22,14 +24,26 @@ from torch import Tensor
 P = ParamSpec("P")
 Out = TypeVar("Out")
 
+
+def _from_environment() -> bool | None:
+    word = os.environ.get("KANERVA_DEEP_CHECKS", "").lower()
+    known = {"": None, "0": False, "false": False, "1": True, "true": True}
+    if word not in known:
+        raise ValueError(f"KANERVA_DEEP_CHECKS: expected 0 or 1, got {word!r}")
+    return known[word]
+
+
 # True and False as in deep_checks; None: value checks on the CPU only.
-_by_default: bool | None = {"0": False, "1": True}.get(os.environ.get("KANERVA_DEEP_CHECKS", ""))
+_by_default = _from_environment()
 _deep: contextvars.ContextVar[bool | None] = contextvars.ContextVar("deep_checks", default=_by_default)
 
 
 @contextlib.contextmanager
 def deep_checks(on: bool = True) -> Iterator[None]:
-    """Check values on every device (on=True, costs a GPU synchronisation per call) or on none (on=False)."""
+    """Check values on every device (on=True, costs a GPU synchronisation per call) or on none (on=False).
+
+    Holds for the thread that entered it.
+    """
     token = _deep.set(on)
     try:
         yield
@@ -50,44 +64,51 @@ def full_precision(function: Callable[P, Out]) -> Callable[P, Out]:
     return run
 
 
+# Stands for an argument that a function does not take; None is something that a caller may have passed.
+ABSENT: Any = object()
+
+
 def inputs(
     state: Any,
     *,
-    w: Any = None,
-    z: Any = None,
-    noise_var: Any = None,
+    w: Any = ABSENT,
+    z: Any = ABSENT,
+    noise_var: Any = ABSENT,
     episode: bool = True,
-    name: str = "state",
+    uses_U: bool = True,
 ) -> None:
     """Check a memory and what is about to meet it; `episode` says whether w and z carry the axis T."""
-    memory(state, name)
+    memory(state, "state", uses_U)
     K, C = state.R.shape[-2:]
     axis = ("T",) if episode else ()
-    batches = {name: state.R.shape[:-2]}
-    if w is not None:
-        tensor("w", w, (*axis, "K"), {"K": K}, like=state.R, source=f"rows of {name}.R")
+    batches = {"state": torch.broadcast_shapes(state.R.shape[:-2], state.U.shape[:-2])}
+    if w is not ABSENT:
+        tensor("w", w, (*axis, "K"), {"K": K}, like=state.R, source="rows of state.R")
         batches["w"] = w.shape[: -1 - len(axis)]
-    if z is not None:
-        tensor("z", z, (*axis, "C"), {"C": C}, like=state.R, source=f"columns of {name}.R")
+    if z is not ABSENT:
+        tensor("z", z, (*axis, "C"), {"C": C}, like=state.R, source="columns of state.R")
         batches["z"] = z.shape[: -1 - len(axis)]
-    if episode and w is not None and z is not None and w.shape[-2] != z.shape[-2]:
+    if episode and w is not ABSENT and z is not ABSENT and w.shape[-2] != z.shape[-2]:
         raise ValueError(
             f"w and z: expected one weight for each code, got T = {w.shape[-2]} weights (w is {shape(w)}) "
             f"and T = {z.shape[-2]} codes (z is {shape(z)})"
         )
     broadcastable(batches)
-    if noise_var is not None:
+    if noise_var is not ABSENT:
         variance("noise_var", noise_var, like=state.R)
 
 
-def memory(state: Any, name: str = "state") -> None:
+def memory(state: Any, name: str, uses_U: bool = True) -> None:
     """Check that a memory is a mean and a row covariance that belong together."""
     if not (hasattr(state, "R") and hasattr(state, "U")):
-        raise TypeError(f"{name}: expected a MemoryState(R, U), got {type(state).__name__}; memory.prior makes one")
+        raise TypeError(
+            f"{name}: expected a MemoryState(R, U), got {type(state).__name__}; memory.prior makes one, and "
+            f"memory.write gives a pair (state, weights)"
+        )
     mean(f"{name}.R", state.R)
     tensor(f"{name}.U", state.U, ("K", "K"), {"K": state.R.shape[-2]}, like=state.R, source=f"rows of {name}.R")
     broadcastable({f"{name}.R": state.R.shape[:-2], f"{name}.U": state.U.shape[:-2]})
-    if deep(state.U):
+    if uses_U and deep(state.U):
         positive_definite(f"{name}.U", state.U)
 
 
@@ -105,7 +126,7 @@ def pair(q: Any, p: Any) -> None:
     if q.R.shape[-2:] != p.R.shape[-2:]:
         raise ValueError(f"q and p: expected memories of one size, got R of {shape(q.R)} and {shape(p.R)}")
     same_kind("p", p.R, q.R)
-    broadcastable({"q": q.R.shape[:-2], "p": p.R.shape[:-2]})
+    broadcastable({f"{name}.{x}": getattr(m, x).shape[:-2] for name, m in (("q", q), ("p", p)) for x in "RU"})
 
 
 def tensor(
@@ -119,11 +140,15 @@ def tensor(
     """Check type, dtype, device, rank and the sizes of named axes; on the CPU also that all of x is finite."""
     wanted = f"(*b, {', '.join(axes)})"
     if not isinstance(x, Tensor):
-        raise TypeError(f"{name}: expected a tensor of shape {wanted}, got {type(x).__name__}")
+        raise TypeError(
+            f"{name}: expected a tensor of shape {wanted}, got {type(x).__name__}; torch.as_tensor makes one"
+        )
     if x.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}; convert it with .float()")
+        raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}; {name}.float() converts it")
     if x.ndim < len(axes):
-        raise ValueError(f"{name}: expected shape {wanted}, got {shape(x)}, which has too few axes")
+        raise ValueError(
+            f"{name}: expected shape {wanted}, got {shape(x)}, which has too few axes; {name}[None] adds one"
+        )
     for axis, size in zip(axes, x.shape[x.ndim - len(axes) :], strict=True):
         want = (sizes or {}).get(axis, size)
         if size != want:
@@ -136,43 +161,51 @@ def tensor(
 
 
 def variance(name: str, value: Any, like: Tensor) -> None:
-    """Check that a variance is one positive, finite number."""
+    """Check that a variance is one positive number within the range of the memory's dtype."""
     wanted = f"{name}: expected one positive, finite number"
     if isinstance(value, Tensor):
         if value.ndim != 0:
             raise ValueError(f"{wanted} (a float or a tensor of shape ()), got shape {shape(value)}")
         same_kind(name, value, like)
         if deep(value):
-            number(wanted, value.item())
-    elif isinstance(value, (int, float)):
-        number(wanted, value)
+            number(wanted, value.item(), like.dtype)
+    elif isinstance(value, numbers.Real) and not isinstance(value, bool):
+        number(wanted, value, like.dtype)
     else:
-        raise TypeError(f"{wanted}, got {type(value).__name__}")
+        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
 
 
-def number(wanted: str, value: float | int) -> None:
-    if not (value > 0 and math.isfinite(value)):
+def number(wanted: str, value: Any, dtype: torch.dtype) -> None:
+    if not 0 < value < math.inf:
         raise ValueError(f"{wanted}, got {value}; a learned variance is the exp of its logarithm")
+    limits = torch.finfo(dtype)
+    if not limits.tiny <= value <= limits.max:
+        raise ValueError(f"{wanted}, got {value}, which {dtype} cannot hold")
 
 
 def count(name: str, value: Any) -> None:
     """Check that a number of times is a whole number of at least one."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
 
 
 def batch(name: str, value: Any) -> None:
     """Check that batch axes are a tuple of sizes."""
-    if not isinstance(value, (tuple, list)) or any(not isinstance(n, int) or n < 0 for n in value):
+    sizes = isinstance(value, (tuple, list)) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
+    if not sizes or any(n < 0 for n in value):
         raise ValueError(f"{name}: expected a tuple of sizes such as (16,), got {value!r}")
 
 
 def same_kind(name: str, x: Tensor, like: Tensor) -> None:
-    """Check that x has the memory's dtype and device."""
+    """Check that x has the dtype and device of what it meets."""
     if x.dtype != like.dtype:
-        raise TypeError(f"{name}: expected {like.dtype} like the memory, got {x.dtype}")
+        raise TypeError(
+            f"{name}: expected {like.dtype} like the rest, got {x.dtype}; convert it, or the rest, with .to(dtype)"
+        )
     if x.device != like.device:
-        raise ValueError(f"{name}: expected device {like.device} like the memory, got {x.device}")
+        raise ValueError(
+            f"{name}: expected device {like.device} like the rest, got {x.device}; .to(device) moves it"
+        )
 
 
 def broadcastable(batches: dict[str, torch.Size]) -> None:
@@ -187,27 +220,41 @@ def broadcastable(batches: dict[str, torch.Size]) -> None:
 def positive_definite(name: str, U: Tensor) -> None:
     """Check that a covariance is symmetric and positive definite; reads its values."""
     U = U.detach()
-    off = float((U - U.mT).abs().amax()) if U.numel() else 0.0
+    if not U.numel():
+        return
+    off = float((U - U.mT).abs().amax())
     # Rounding leaves far less than this, and a finite-difference gradient check may step off by 1e-6.
-    if off > 1e-4 * float(U.abs().amax() if U.numel() else 0.0):
+    if off > max(1e-4 * float(U.abs().amax()), 1e-5):
         raise ValueError(f"{name}: expected a symmetric matrix, got entries that differ by {off:.2g}")
     factored(name, U, torch.linalg.cholesky_ex(U).info)
 
 
+def written(state: Any) -> None:
+    """Check that rounding has left a memory's U positive definite."""
+    if deep(state.U):
+        name = "U after writing"
+        tensor(name, state.U, ("K", "K"))
+        factored(name, state.U, torch.linalg.cholesky_ex(state.U).info)
+
+
 def factored(name: str, A: Tensor, info: Tensor) -> None:
     """Raise where a Cholesky factorisation of A stopped early (info > 0)."""
-    if bool(info.any()):
-        least = float(torch.linalg.eigvalsh(A.detach()[info > 0].double()).amin())
-        raise ValueError(
-            f"{name}: expected a positive definite matrix, got {int((info > 0).sum())} of {info.numel()} "
-            f"that are not (least eigenvalue {least:.3g}); usual causes: a covariance built by hand, "
-            f"or a noise_var lost in rounding (try a larger one, or float64)"
-        )
+    if not bool(info.any()):
+        return
+    bad = A.detach()[info > 0].double()
+    if not bool(bad.isfinite().all()):
+        raise ValueError(f"{name}: expected finite values, got an overflow of {A.dtype}; usual cause: huge codes")
+    least = float(torch.linalg.eigvalsh(bad).amin())
+    raise ValueError(
+        f"{name}: expected a positive definite matrix, got {len(bad)} of {info.numel()} that are not (least "
+        f"eigenvalue {least:.3g}); usual causes: a covariance built by hand, or a noise_var lost in rounding "
+        f"(try a larger one, or float64)"
+    )
 
 
 def deep(x: Tensor) -> bool:
     """Say whether x's values may be looked at now."""
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     on = _deep.get()
     return x.device.type == "cpu" if on is None else on

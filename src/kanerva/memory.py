@@ -5,7 +5,8 @@ memory, R its mean, U the covariance of its rows, w an address (K), z a code (C)
 Variances are named *_var and are one positive number each (a float or a tensor of shape ()).
 
 Any number of leading batch axes *b, which broadcast; float32 and float64; nothing is changed in place. Bad input
-raises an error that names the argument; see `kanerva.checks` for what is checked when.
+raises an error that names the argument; see `kanerva.checks` for what is checked when, and what it costs.
+U is symmetric: of its gradient, only the symmetric part has a meaning.
 """
 
 from typing import Any, NamedTuple
@@ -35,11 +36,16 @@ class MemoryState(NamedTuple):
         return MemoryState(self.R.detach(), self.U.detach())
 
 
+# torch.load takes a saved MemoryState as it takes a tensor, without unpickling anything else
+torch.serialization.add_safe_globals([MemoryState])
+
+
 @full_precision
 def prior(R0: Float[Tensor, "*p K C"], prior_var: Variance, batch: tuple[int, ...] = ()) -> MemoryState:
     """Make the memory before anything is written, p(M) = MN(R0, prior_var I, I) [app. B].
 
-    `batch` is put before the axes of R0, one independent memory each.
+    `batch` is put before the axes of R0, one independent memory each. R0 must not be zero: rows that are all alike
+    stay so, and a memory of zeros can be addressed by nothing.
     """
     checks.mean("R0", R0)
     checks.variance("prior_var", prior_var, like=R0)
@@ -57,7 +63,7 @@ def address(z: Float[Tensor, "*#b T C"], state: MemoryState, noise_var: Variance
 
     One factor of A serves all T codes. Cost T·K·C + K²·C + K³. Proof: test_address_*.
     """
-    checks.inputs(state, z=z, noise_var=noise_var)
+    checks.inputs(state, z=z, noise_var=noise_var, uses_U=False)
     return _address(z, state.R, noise_var)
 
 
@@ -69,7 +75,8 @@ def update(
 
         Δ = z − Rᵀw     c = U w     s = wᵀc + noise_var     R ← R + c Δᵀ/s     U ← U − c cᵀ/s
 
-    Cost K·C + K². Proof: test_update_*.
+    w and z are one pattern for each memory of the batch; many patterns for one memory are `condition`'s. Cost
+    K·C + K². Proof: test_update_*.
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var, episode=False)
     return _update(state, w, z, noise_var)
@@ -83,10 +90,31 @@ def condition(
 
         U_T⁻¹ = U⁻¹ + WᵀW / noise_var        R_T = U_T (U⁻¹R + WᵀZ / noise_var)
 
-    Cost T·(K² + K·C), without an inverse of U. Proof: test_condition_*.
+    Cost T·(K² + K·C) for T > K > 64, without an inverse of U. Proof: test_condition_*.
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var)
-    return _condition(_broadcast(state, w, z), w, z, noise_var)
+    state = _condition(_broadcast(state, w, z), w, z, noise_var)
+    checks.written(state)
+    return state
+
+
+@full_precision
+def absorb(state: MemoryState, G: Float[Tensor, "*#b K K"], H: Float[Tensor, "*#b K C"]) -> MemoryState:
+    """Condition on codes of which only sums are known, wherever they were taken [app. A].
+
+        G = Σ_t w wᵀ / noise_var     H = Σ_t w (z − Rᵀw)ᵀ / noise_var     U_T = (U⁻¹ + G)⁻¹     R_T = R + U_T H
+
+    Computed as U_T = V Vᵀ with U = L Lᵀ and V = L chol(I + LᵀG L)⁻ᵀ: no inverse of U. Cost K²·C + K³.
+    """
+    checks.inputs(state)
+    K, C = state.R.shape[-2:]
+    checks.tensor("G", G, ("K", "K"), {"K": K}, like=state.R, source="rows of state.R")
+    checks.tensor("H", H, ("K", "C"), {"K": K, "C": C}, like=state.R, source="size of state.R")
+    L = _cholesky(_symmetric(state.U), "state.U")
+    B = _symmetric(_ridge(L.mT @ G @ L, 1.0))
+    Vt = _solve_lower(_cholesky(B, "I + LᵀG L"), L.mT)
+    U = _symmetric(Vt.mT @ Vt)
+    return MemoryState(state.R + U @ H, U)
 
 
 @full_precision
@@ -102,7 +130,7 @@ def write(
     iterations > 1 refines each weight: address the updated memory, then update the old one with the weight found,
     so that every code is counted once. block > 1 addresses that many codes against the same memory and conditions
     on them at once: fewer sequential steps, weights that know less of each other. Returns the memory and the
-    weights. Cost T/block factorisations of K×K. Proof: test_write_*.
+    weights. Cost iterations · T/block · (K²·C + K³). Proof: test_write_*.
     """
     checks.inputs(state, z=z, noise_var=noise_var)
     checks.count("iterations", iterations)
@@ -115,13 +143,14 @@ def write(
             w_t = _address(z_t, state.R, noise_var)
             state = _condition(old, w_t, z_t, noise_var)
         w.append(w_t)
+    checks.written(state)
     return state, torch.cat(w, dim=-2)
 
 
 @full_precision
 def read(state: MemoryState, w: Float[Tensor, "*#b T K"]) -> Float[Tensor, "*#b T C"]:
     """Read the mean code at each weight, z = Rᵀw [eq. read]."""
-    checks.inputs(state, w=w)
+    checks.inputs(state, w=w, uses_U=False)
     return w @ state.R
 
 
@@ -172,6 +201,33 @@ def kl_weights(w: Float[Tensor, "*b T K"], weight_var: Variance) -> Float[Tensor
     checks.variance("weight_var", weight_var, like=w)
     v = torch.as_tensor(weight_var, dtype=w.dtype)
     return 0.5 * (w.shape[-1] * (v - 1 - v.log()) + w.square().sum(-1))
+
+
+@full_precision
+def weight_root(state: MemoryState, noise_var: Variance, scale: Variance) -> Float[Tensor, "*b K K"]:
+    """Find a root of the covariance that w has given its code, the same for all codes; beyond the paper.
+
+        Σ = scale (R Rᵀ / noise_var + I)⁻¹ = scale · noise_var A⁻¹ = S Sᵀ,   A = R Rᵀ + noise_var I
+
+    scale = 1 is exact for Gaussian codes [app. D]; S is upper triangular, and μ + S ε is a draw. Cost K²·C + K³.
+    """
+    checks.inputs(state, noise_var=noise_var, uses_U=False)
+    checks.variance("scale", scale, like=state.R)
+    L = _cholesky(_ridge(state.R @ state.R.mT, noise_var), "R Rᵀ + noise_var I")
+    eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
+    return (scale * noise_var) ** 0.5 * torch.linalg.solve_triangular(L.mT, eye, upper=True)
+
+
+@full_precision
+def kl_weights_full(w: Float[Tensor, "*#b T K"], root: Float[Tensor, "*#b K K"]) -> Float[Tensor, "*#b T"]:
+    """KL(q(w) ‖ p(w)) of N(w, S Sᵀ) against N(0, I), for a triangular root S [eq. elbo].
+
+    ½ ( ‖S‖² − K − 2 ln det S + ‖w‖² )
+    """
+    checks.tensor("w", w, ("T", "K"))
+    checks.tensor("root", root, ("K", "K"), {"K": w.shape[-1]}, like=w, source="size of w")
+    shape_term = root.square().sum((-2, -1)) - w.shape[-1] - _log_det(root)
+    return 0.5 * (shape_term[..., None] + w.square().sum(-1))
 
 
 @full_precision
@@ -259,7 +315,7 @@ def _condition_block(
 def _broadcast(state: MemoryState, *others: Tensor) -> MemoryState:
     """Give a memory the batch axes that it will have once it has met the others ((*b, T, anything))."""
     batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (*state, *others)))
-    return MemoryState(*(x.expand(*batch, *x.shape[-2:]) for x in state))
+    return MemoryState(*(x.expand(*batch, *x.shape[-2:]).contiguous() for x in state))
 
 
 def _ridge(A: Float[Tensor, "*b N N"], noise_var: Variance) -> Float[Tensor, "*b N N"]:

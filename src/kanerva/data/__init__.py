@@ -32,13 +32,13 @@ def load(name: str | os.PathLike[str], split: str = "train", **options: Any) -> 
     `kanerva.data.images.load`: size, binary, invert, channels, holdout), also as "images" with path=….
     """
     if split not in SPLITS:
-        raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}{_nearest(split, SPLITS)}")
+        raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}{nearest(split, SPLITS)}")
     key = os.fspath(name)
     if key not in SETS:
         if not _is_path(name):
             raise ValueError(
                 f"name: expected one of {', '.join(SETS)}, or a path to a folder of images or an .npy or .npz "
-                f"file, got {key!r}{_nearest(key, SETS)}"
+                f"file, got {key!r}{nearest(key, SETS)}"
             )
         key, options = "images", {"path": name, **options}
     known = [option for option in inspect.signature(SETS[key]).parameters if option != "split"]
@@ -46,7 +46,7 @@ def load(name: str | os.PathLike[str], split: str = "train", **options: Any) -> 
         if option not in known:
             raise TypeError(
                 f"{option}: expected an option of {key} ({', '.join(known) or 'it has none'})"
-                f"{_nearest(option, known)}"
+                f"{nearest(option, known)}"
             )
     return SETS[key](split, **options)
 
@@ -63,6 +63,7 @@ def _is_path(name: str | os.PathLike[str]) -> bool:
     )
 
 
-def _nearest(word: object, words: Iterable[str]) -> str:
+def nearest(word: object, words: Iterable[str]) -> str:
+    """Say which of the words was probably meant, if one is close."""
     close = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.5)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,5 @@
+"""python -m kanerva, as torchrun needs it."""
+
+from .cli import main
+
+main()

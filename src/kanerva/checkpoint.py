@@ -1,0 +1,155 @@
+"""Checkpoints of a run: weights, their average, the optimiser's state, the step and the config, in one file."""
+
+import contextlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.optim.swa_utils import AveragedModel
+
+from . import storage
+from .config import RunConfig, from_dict, to_dict
+from .files import atomic_write
+from .model import DKM
+
+# What may change when a run goes on: how long, how often it reports, where it computes.
+FREE = (
+    "steps",
+    "device",
+    "log_every",
+    "evaluate_every",
+    "evaluate_images",
+    "save_every",
+    "keep_every",
+    "nonfinite",
+)
+
+
+@dataclass
+class Run:
+    """What changes as a run goes on."""
+
+    config: RunConfig
+    model: DKM
+    average: AveragedModel | None
+    optimizer: torch.optim.Optimizer
+    step: int = 0
+    best: float = math.inf
+
+    def best_weights(self) -> DKM:
+        """The model to evaluate: the averaged one, where there is one."""
+        return self.model if self.average is None else self.average.module  # type: ignore[return-value]
+
+    def save(self, path: Path) -> None:
+        """Write all of it to one file; the one that was there stays until the new one is whole."""
+        tensors = {f"model.{name}": x for name, x in self.model.state_dict().items()}
+        if self.average is not None:
+            tensors |= {f"average.{name}": x for name, x in self.average.module.state_dict().items()}
+            tensors["averaged"] = self.average.n_averaged
+        for name, parameter in self.model.named_parameters():
+            for key, x in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(x)
+        about = {
+            "model": to_dict(self.config.model),
+            "run": to_dict(self.config),
+            "step": self.step,
+            "best": self.best if math.isfinite(self.best) else None,
+            "random": {"seed": self.config.train.seed, "step": self.step},
+        }
+        storage.save(path, tensors, about)
+
+    def restore(self, path: Path) -> None:
+        """Take all of it from a file; nothing is changed unless everything fits."""
+        tensors, about = storage.load(path)
+        saved = from_dict(RunConfig, about.get("run"), f"{path}: run")
+        fits(self.config, saved, path)
+        if (self.average is not None) != ("averaged" in tensors):
+            raise ValueError(f"{path}: the run and the checkpoint differ in whether weights are averaged")
+        storage.fill(self.model, part(tensors, "model."), str(path))
+        if self.average is not None:
+            storage.fill(self.average.module, part(tensors, "average."), str(path))
+            self.average.n_averaged.copy_(tensors["averaged"])
+        self._restore_optimizer(tensors, path)
+        self.step, self.best = about["step"], math.inf if about["best"] is None else about["best"]
+
+    def _restore_optimizer(self, tensors: dict[str, Tensor], path: Path) -> None:
+        state: dict[int, dict[str, Tensor]] = {}
+        for i, (name, parameter) in enumerate(self.model.named_parameters()):
+            entries = {key: x for full, x in tensors.items() if (key := optimizer_key(full, name))}
+            if any(key != "step" and x.shape != parameter.shape for key, x in entries.items()):
+                raise ValueError(f"{path}: the optimiser's state for {name} does not fit")
+            if entries:
+                state[i] = entries
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+
+def optimizer_key(full: str, name: str) -> str | None:
+    """exp_avg, of optimizer.exp_avg.NAME."""
+    head, tail = "optimizer.", f".{name}"
+    key = full[len(head) : -len(tail)]
+    return key if full.startswith(head) and full.endswith(tail) and "." not in key else None
+
+
+def fits(config: RunConfig, saved: RunConfig, where: Path) -> None:
+    """Check that a run may go on with this config; the error names the fields that differ."""
+    freed = replace(saved, train=replace(saved.train, **{name: getattr(config.train, name) for name in FREE}))
+    now, then = flat(to_dict(config)), flat(to_dict(freed))
+    differ = [f"{name} = {now[name]} (was {then[name]})" for name in now if now[name] != then[name]]
+    if differ:
+        raise ValueError(
+            f"{where}: the run was started with another config: {', '.join(differ)}; go on with the old values, "
+            f"or start a new run in another folder"
+        )
+
+
+def flat(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
+    """{"train": {"lr": 1}} as {"train.lr": 1}."""
+    result: dict[str, object] = {}
+    for name, value in tree.items():
+        result |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return result
+
+
+@contextlib.contextmanager
+def claim(folder: Path, config: RunConfig, resume: bool) -> Iterator[None]:
+    """Make a run's folder ours: not another run's by accident, and no second process in it."""
+    last = folder / "last.safetensors"
+    started = (folder / "config.json").exists() or last.exists()
+    if resume and not last.exists():
+        raise FileNotFoundError(f"{last}: no checkpoint to resume from; start the run without --resume")
+    if started and not resume:
+        raise FileExistsError(
+            f"{folder}: holds a run already; --resume goes on with it, --out names another folder"
+        )
+    if resume:
+        fits(config, from_dict(RunConfig, storage.load(last)[1].get("run"), f"{last}: run"), last)
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder):
+        with atomic_write(folder / "config.json") as file:
+            file.write((json.dumps(to_dict(config), indent=1) + "\n").encode())
+        yield
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold the folder against other processes, where the system knows locks."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(folder / ".lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileExistsError(f"{folder}: another process is training here") from None
+        yield

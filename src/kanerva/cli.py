@@ -1,0 +1,232 @@
+"""The command `kanerva`: parses, calls, prints; decides nothing."""
+
+import dataclasses
+import json
+import platform
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import tyro
+from PIL import Image
+
+from . import __version__, storage
+from .config import PRESETS, DataConfig, RunConfig, from_dict
+from .data import ClassImages, nearest
+from .evaluate import Score, evaluate, mean_image_nats
+from .files import atomic_write, cache_dir
+from .model import load
+from .train import load_images, train
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a model."""
+
+    config: tyro.conf.OmitArgPrefixes[RunConfig]
+    out: Path
+    """The run's folder: checkpoints, metrics, config."""
+    resume: bool = False
+    """Go on with the run in that folder."""
+
+    def run(self) -> None:
+        score = train(self.config, self.out, self.resume)
+        if score is not None:
+            print(f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image; {self.out}/last.safetensors")
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score a trained model on test classes: nats per image, lower is better."""
+
+    checkpoint: tyro.conf.Positional[Path]
+    """A checkpoint, or the folder of a run (its last one)."""
+    dataset: str | None = None
+    """Other images than those it was trained on: glyphs, omniglot or a path."""
+    data_dir: str | None = None
+    """Where the files of omniglot are."""
+    length: int = 32
+    """Images in an episode (T)."""
+    classes: int | None = None
+    """Classes in an episode; otherwise any."""
+    images: int = 10_000
+    """Images to score, at least."""
+    seed: int = 0
+    device: str = "cpu"
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+    def run(self) -> None:
+        path = checkpoint_file(self.checkpoint)
+        model = load(path).to(self.device)
+        config = data_config(path)
+        dataset, data_dir = self.dataset or config.dataset, self.data_dir or config.data_dir
+        config = dataclasses.replace(config, dataset=dataset, data_dir=data_dir)
+        seen, unseen = load_images(config)
+        score = evaluate(model, unseen, self.length, self.images, self.classes, self.seed)
+        about = {
+            "checkpoint": str(path),
+            "step": storage.load(path)[1].get("step"),
+            "dataset": config.dataset,
+            "split": "test",
+            "mean_image": mean_image_nats(seen, unseen),
+            "version": __version__,
+            "torch": torch.__version__,
+        }
+        if self.json:
+            print(json.dumps({**dataclasses.asdict(score), **about}, indent=1))
+        else:
+            print(table(score, about))
+
+
+@dataclass(frozen=True)
+class Info:
+    """Say which versions, devices and presets there are, or what a checkpoint holds."""
+
+    checkpoint: tyro.conf.Positional[Path | None] = None
+    """A checkpoint, or the folder of a run."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+    def run(self) -> None:
+        about = system() if self.checkpoint is None else contents(checkpoint_file(self.checkpoint))
+        print(json.dumps(about, indent=1) if self.json else lines(about))
+
+
+@dataclass(frozen=True)
+class Data:
+    """Load a data set and describe it; omniglot is fetched if it is not at hand."""
+
+    config: tyro.conf.OmitArgPrefixes[DataConfig] = dataclasses.field(default_factory=DataConfig)
+    preview: Path | None = None
+    """Also write a sheet of test images to this PNG file."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+    def run(self) -> None:
+        seen, unseen = load_images(self.config)
+        about: dict[str, Any] = {
+            images.split: {
+                "classes": images.num_classes,
+                "images": len(images),
+                "shape": list(images.shape),
+                "kind": "binary" if images.binary else "grey" if images.shape[0] == 1 else "colour",
+                "mean": round(float(images.pixels.float().mean()), 4),
+            }
+            for images in (seen, unseen)
+        }
+        about["nats of predicting the mean image"] = round(mean_image_nats(seen, unseen), 2)
+        print(json.dumps(about, indent=1) if self.json else lines(about))
+        if self.preview is not None:
+            sheet(unseen, self.preview)
+
+
+COMMANDS = {"train": Train, "evaluate": Evaluate, "info": Info, "data": Data}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; an error that a user can mend is one line on the error stream."""
+    command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if command in ("-h", "--help"):
+        print(usage())
+        return
+    if command == "--version":
+        print(f"kanerva {__version__}")
+        return
+    try:
+        known("command", command, COMMANDS)
+        parse(command, rest).run()
+    except (ValueError, TypeError, OSError, RuntimeError) as error:
+        sys.exit(f"kanerva: {error}")
+
+
+def parse(command: str, arguments: list[str]) -> Any:
+    """The arguments of a command as one of the classes above."""
+    if command != "train":
+        return tyro.cli(COMMANDS[command], prog=f"kanerva {command}", args=arguments)
+    if arguments and not arguments[0].startswith("-"):
+        known("preset", arguments[0], PRESETS)
+    presets = {name: (text, Train(config, Path("runs") / name)) for name, (text, config) in PRESETS.items()}
+    return tyro.extras.overridable_config_cli(presets, prog="kanerva train", args=arguments)
+
+
+def known(kind: str, word: str, words: Iterable[str]) -> None:
+    if word not in words:
+        raise ValueError(f"{kind}: expected one of {', '.join(words)}, got {word!r}{nearest(word, words)}")
+
+
+def usage() -> str:
+    rows = "\n".join(f"  {name:10} {kind.__doc__}" for name, kind in COMMANDS.items())
+    return (
+        f"kanerva {__version__}: the Dynamic Kanerva Machine, a generative memory\n\n{rows}\n\n"
+        "kanerva COMMAND --help lists the flags of a command; kanerva train PRESET --help those of a preset."
+    )
+
+
+def checkpoint_file(path: Path) -> Path:
+    """A checkpoint's own path, or the last one of a run's folder."""
+    return path / "last.safetensors" if path.is_dir() else path
+
+
+def data_config(path: Path) -> DataConfig:
+    """The data that a checkpoint was trained on; glyphs for a model that does not say."""
+    run = storage.load(path)[1].get("run")
+    return DataConfig() if run is None else from_dict(RunConfig, run, f"{path}: run").data
+
+
+def table(score: Score, about: dict[str, Any]) -> str:
+    """A score for people."""
+    nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per image"
+    bits = "" if score.bits_per_dimension is None else f", {score.bits_per_dimension:.3f} bits per dimension"
+    return (
+        f"{nats}{bits}\n"
+        f"  {score.images:,} test images of {about['dataset']} in {score.episodes} episodes of {score.length}, "
+        f"seed {score.seed}; lower is better\n"
+        f"  reconstruction {score.reconstruction:.2f} + KL(w) {score.kl_weights:.2f}; "
+        f"not counted: KL(M)/T {score.kl_memory:.2f}\n"
+        f"  autoencoder alone {score.autoencoder:.2f}; predicting the mean image {about['mean_image']:.2f}"
+    )
+
+
+def system() -> dict[str, Any]:
+    """Versions, devices and presets."""
+    return {
+        "kanerva": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "cache": str(cache_dir()),
+        "presets": {name: text for name, (text, _) in PRESETS.items()},
+    }
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself, and how many numbers its model has."""
+    tensors, about = storage.load(path)
+    size = sum(x.numel() for name, x in tensors.items() if name.startswith("model."))
+    return {"file": str(path), "parameters": size, **about}
+
+
+def lines(about: dict[str, Any], indent: str = "") -> str:
+    """Nested dictionaries as indented lines."""
+    rows = []
+    for name, value in about.items():
+        if isinstance(value, dict):
+            rows += [f"{indent}{name}", lines(value, indent + "  ")]
+        else:
+            rows.append(f"{indent}{name:14} {value}")
+    return "\n".join(rows)
+
+
+def sheet(images: ClassImages, path: Path) -> None:
+    """Write a PNG of eight images each of twelve classes."""
+    index = images.start[:12, None] + torch.arange(8) % images.count[:12, None]
+    x = images.pixels[index] * (255 if images.binary else 1)
+    rows, columns, channels, height, width = x.shape
+    x = x.permute(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels)
+    with atomic_write(path) as file:
+        Image.fromarray(x.squeeze(-1).numpy()).save(file, "png")

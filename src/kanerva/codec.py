@@ -1,0 +1,115 @@
+"""Encoder and Decoder: images ↔ codes. They know nothing of memory.
+
+The Kanerva Machine's codec: at each stage a strided 4×4 convolution halves the image (rounding up) and residual
+blocks of two 3×3 convolutions follow; a linear map makes the code. The decoder mirrors it, with transposed
+convolutions.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.functional import pad, relu, silu
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": relu, "silu": silu}
+
+
+@dataclass(frozen=True)
+class CodecConfig:
+    """The convolutional codec between images and codes."""
+
+    filters: tuple[int, ...] = (16, 16, 16)
+    """Channels of each stage; every stage halves the image."""
+    depth: int = 1
+    """Residual blocks in each stage."""
+    norm: Literal["none", "group"] = "none"
+    """Normalisation inside the residual blocks: none (the paper) or GroupNorm."""
+    activation: Literal["relu", "silu"] = "relu"
+    """The nonlinearity: relu (the paper) or silu."""
+
+
+class Residual(nn.Module):
+    """h + conv(act(norm(conv(act(norm(h))))))."""
+
+    def __init__(self, width: int, config: CodecConfig) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = _norm(width, config), _norm(width, config)
+        self.conv1 = nn.Conv2d(width, width, 3, padding=1)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1)
+        self.activation = ACTIVATIONS[config.activation]
+
+    def forward(self, h: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
+        a = self.conv1(self.activation(self.norm1(h)))
+        return h + self.conv2(self.activation(self.norm2(a)))
+
+
+class Encoder(nn.Module):
+    """Images to codes, z = e(x)."""
+
+    def __init__(self, image: tuple[int, int, int], code: int, config: CodecConfig) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[config.activation]
+        widths = (image[0], *config.filters)
+        self.down = nn.ModuleList(nn.Conv2d(a, b, 4, stride=2, padding=1) for a, b in pairwise(widths))
+        self.blocks = nn.ModuleList(_blocks(width, config) for width in config.filters)
+        self.out = nn.Linear(config.filters[-1] * math.prod(sizes(image, config)[-1]), code)
+        _glorot(self)
+
+    def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n code"]:
+        h = x
+        for i, (down, blocks) in enumerate(zip(self.down, self.blocks, strict=True)):
+            # an odd side is padded once more at its end, so that n becomes ⌈n/2⌉
+            h = pad(h, (0, h.shape[-1] % 2, 0, h.shape[-2] % 2))
+            h = blocks(down(self.activation(h) if i else h))
+        return self.out(self.activation(h).flatten(1))
+
+
+class Decoder(nn.Module):
+    """Codes to the parameters of a likelihood: logits, or means."""
+
+    def __init__(self, image: tuple[int, int, int], code: int, config: CodecConfig) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[config.activation]
+        self.sizes = sizes(image, config)[::-1]
+        widths = (*config.filters[::-1], image[0])
+        self.start = nn.Linear(code, widths[0] * math.prod(self.sizes[0]))
+        self.blocks = nn.ModuleList(_blocks(width, config) for width in widths[:-1])
+        self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 4, stride=2, padding=1) for a, b in pairwise(widths))
+        _glorot(self)
+
+    def forward(self, z: Float[Tensor, "n code"]) -> Float[Tensor, "n c h w"]:
+        h = self.start(z).unflatten(1, (-1, *self.sizes[0]))
+        for blocks, up, (height, width) in zip(self.blocks, self.up, self.sizes[1:], strict=True):
+            h = up(self.activation(blocks(h)))[..., :height, :width]
+        return h
+
+
+def sizes(image: tuple[int, int, int], config: CodecConfig) -> list[tuple[int, int]]:
+    """Heights and widths from the image to the last stage: 28, 14, 7, 4."""
+    result = [image[1:]]
+    for _ in config.filters:
+        height, width = result[-1]
+        result.append((-(-height // 2), -(-width // 2)))
+    return result
+
+
+def _blocks(width: int, config: CodecConfig) -> nn.Sequential:
+    return nn.Sequential(*(Residual(width, config) for _ in range(config.depth)))
+
+
+def _norm(width: int, config: CodecConfig) -> nn.Module:
+    # eight groups, or as many as divide the width
+    return nn.GroupNorm(math.gcd(8, width), width) if config.norm == "group" else nn.Identity()
+
+
+def _glorot(module: nn.Module) -> None:
+    """Glorot's initialisation, biases at zero [app. B]."""
+    for layer in module.modules():
+        if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

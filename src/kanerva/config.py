@@ -1,0 +1,169 @@
+"""What a run is made of, as frozen dataclasses, and the named presets. Every field is a flag of the CLI."""
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+from .codec import CodecConfig
+
+Config = TypeVar("Config")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The model: a codec around a memory of K rows for codes of C numbers."""
+
+    image: tuple[int, int, int] = (1, 28, 28)
+    """Channels, height and width of an image; training takes them from the data."""
+    likelihood: Literal["bernoulli", "gaussian"] = "bernoulli"
+    """bernoulli for binary images, gaussian for grey and colour; training takes it from the data."""
+    rows: int = 32
+    """K, the rows of the memory."""
+    code: int = 100
+    """C, the size of a code."""
+    weights: Literal["isotropic", "full"] = "isotropic"
+    """Covariance of q(w): one learned variance (the paper), or the exact posterior's times a learned scale."""
+    iterations: int = 1
+    """Address-and-update rounds for each pattern written (the optional step of Algorithm 1)."""
+    block: int = 1
+    """Patterns addressed against the same memory and written at once; 1 is the paper."""
+    min_scale: float = 1 / 128
+    """Least standard deviation of the gaussian likelihood: one grey level."""
+    codec: CodecConfig = field(default_factory=CodecConfig)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """The images."""
+
+    dataset: str = "glyphs"
+    """glyphs (built in), omniglot, or the path of your own folder of images or .npy/.npz array."""
+    data_dir: str | None = None
+    """Where the files of omniglot are; else $KANERVA_DATA, else the user's cache."""
+    size: int | None = None
+    """Your own images: resize to this height and width."""
+    binary: float | None = None
+    """Your own images: black and white, split at this share of full brightness; otherwise grey or colour."""
+    invert: bool = False
+    """Your own images: exchange dark and light; binary images want the pattern light (1) on dark (0)."""
+    channels: int | None = None
+    """Your own images: 1 for grey, 3 for colour; otherwise as they come."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The training run."""
+
+    steps: int = 10_000
+    batch: int = 16
+    """Episodes in a step, over all processes."""
+    lengths: tuple[int, ...] = (32,)
+    """Episode length T, drawn anew for each step; repeat an entry to draw it more often."""
+    bound: Literal["L", "B"] = "L"
+    """L: the paper's L_T + L_AE. B: the one-pass bound B_T + L_AE, for online use."""
+    intermediate: int = 0
+    """Bound B: also this many earlier B_t, evenly spaced."""
+    optimizer: Literal["adam", "adamw"] = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    """For adamw."""
+    schedule: Literal["constant", "cosine"] = "cosine"
+    warmup: int = 100
+    """Steps over which the learning rate rises to lr."""
+    clip: float = 10.0
+    """Greatest norm of the gradient; 0 leaves it as it is."""
+    average: float = 0.0
+    """Decay of the running average of the weights that is evaluated and saved beside them; 0 keeps none."""
+    augment: bool = False
+    """Small random affine changes of the training images."""
+    bf16: bool = False
+    """Run the codec in bfloat16; the memory stays in float32."""
+    seed: int = 0
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, …"""
+    log_every: int = 50
+    evaluate_every: int = 1_000
+    """Steps between evaluations on test classes; also after the last step. 0: never."""
+    evaluate_images: int = 2_048
+    """Images in such an evaluation."""
+    save_every: int = 1_000
+    """Steps between checkpoints (last.safetensors); also after the last step and on Ctrl-C."""
+    keep_every: int = 0
+    """Steps between checkpoints that are kept for good; 0 keeps none but last and best."""
+    nonfinite: Literal["stop", "skip"] = "stop"
+    """A loss or gradient that is not finite stops the run (the state is saved to look at), or skips the step."""
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole run."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+
+# name: (what it is, config)
+PRESETS: dict[str, tuple[str, RunConfig]] = {
+    "demo": (
+        "Built-in glyphs, a few minutes on a laptop's CPU.",
+        RunConfig(
+            model=ModelConfig(),
+            data=DataConfig("glyphs"),
+            train=TrainConfig(steps=1_500, lr=2e-3, evaluate_every=500, save_every=500, log_every=10),
+        ),
+    ),
+    "omniglot-paper": (
+        "The paper's Omniglot model and training to the letter.",
+        RunConfig(
+            model=ModelConfig(),
+            data=DataConfig("omniglot"),
+            train=TrainConfig(steps=300_000, lr=1e-4, schedule="constant", warmup=0, clip=0.0, save_every=5_000),
+        ),
+    ),
+    "omniglot": (
+        "Our best for the same memory: a wider codec, augmentation, a cosine schedule.",
+        RunConfig(
+            model=ModelConfig(weights="full", codec=CodecConfig((32, 64, 64), norm="group", activation="silu")),
+            data=DataConfig("omniglot"),
+            train=TrainConfig(steps=40_000, lr=1e-3, warmup=500, augment=True, average=0.999, save_every=5_000),
+        ),
+    ),
+}
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Turn a config into plain dictionaries for JSON."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(kind: type[Config], data: Any, where: str = "config") -> Config:
+    """Rebuild a config from what `to_dict` gave; an unknown or missing field is an error that names it."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{where}: expected the fields of {kind.__name__}, got {data!r}")
+    hints = typing.get_type_hints(kind)
+    names = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    if set(data) != names:
+        unknown, missing = sorted(set(data) - names), sorted(names - set(data))
+        raise ValueError(
+            f"{where}: expected the fields of {kind.__name__}, got unknown {unknown} and missing {missing}; "
+            f"usual cause: saved by another version of kanerva"
+        )
+    return kind(**{name: _value(hints[name], data[name], f"{where}.{name}") for name in data})
+
+
+def _value(kind: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return from_dict(kind, value, where)  # type: ignore[arg-type]
+    origin, options = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and isinstance(value, list):
+        return tuple(value)
+    if origin is Literal and value not in options:
+        raise ValueError(f"{where}: expected one of {list(options)}, got {value!r}")
+    if origin in (None, types.UnionType):
+        allowed = (int, float) if kind is float else kind
+        if not isinstance(value, allowed):
+            raise ValueError(f"{where}: expected {kind}, got {value!r}")
+    return value

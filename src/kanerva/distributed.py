@@ -1,0 +1,96 @@
+"""More than one process: start, wrap, reduce; and one memory written by several workers together.
+
+`torchrun --nproc-per-node N -m kanerva train …` starts N processes; each draws its own episodes, and
+DistributedDataParallel averages the gradients. Without torchrun everything here does nothing.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributed.nn.functional import all_reduce
+from torch.nn.parallel import DistributedDataParallel
+
+from . import checks, memory
+from .memory import MemoryState, Variance
+
+
+class World(NamedTuple):
+    """Who we are among the processes of a run, and where we compute."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def main(self) -> bool:
+        """Whether this is the process that logs, evaluates and saves."""
+        return self.rank == 0
+
+
+@contextmanager
+def start(device: str = "auto") -> Iterator[World]:
+    """Join the processes that torchrun started, if any, and choose the device."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield World(0, 1, torch.device(device))
+        return
+    place = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" else device)
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    try:
+        yield World(dist.get_rank(), dist.get_world_size(), place)
+    finally:
+        dist.destroy_process_group()
+
+
+def wrap(module: nn.Module, world: World) -> nn.Module:
+    """Average gradients over the processes, where there is more than one."""
+    return DistributedDataParallel(module) if world.size > 1 else module
+
+
+def agree(flag: bool, world: World) -> bool:
+    """Whether any process raised its flag; all get the same answer."""
+    if world.size == 1:
+        return flag
+    raised = torch.tensor(float(flag), device=world.device)
+    dist.all_reduce(raised, dist.ReduceOp.MAX)
+    return bool(raised > 0)
+
+
+def mean(x: Tensor, world: World) -> Tensor:
+    """The mean over the processes."""
+    if world.size == 1:
+        return x
+    x = x.detach().clone()
+    dist.all_reduce(x)
+    return x / world.size
+
+
+def condition(
+    state: MemoryState,
+    w: Float[Tensor, "*b T K"],
+    z: Float[Tensor, "*b T C"],
+    noise_var: Variance,
+    group: dist.ProcessGroup | None = None,
+) -> MemoryState:
+    """Condition one memory on the codes of all workers: `memory.condition` where each holds a part of the episode.
+
+        G = Σ WᵀW / noise_var     H = Σ Wᵀ(Z − W R) / noise_var        (sums over workers)
+        U_T = (U⁻¹ + G)⁻¹         R_T = R + U_T H                       [app. A]
+
+    Every worker passes the same state and its own w and z, of any length T, and gets the same memory. K² + K·C
+    numbers travel. Gradients flow to every worker's codes. Proof: test_workers_write_one_memory_together.
+    """
+    checks.inputs(state, w=w, z=z, noise_var=noise_var)
+    group = group or dist.group.WORLD
+    G = all_reduce(w.mT @ w / noise_var, group=group)
+    H = all_reduce(w.mT @ (z - w @ state.R) / noise_var, group=group)
+    return memory.absorb(state, G, H)

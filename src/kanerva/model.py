@@ -1,0 +1,201 @@
+"""DKM: owns every parameter and strings the parts together. No loop over time and no linear algebra here."""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from . import checks, dynamics, memory, storage
+from .codec import Decoder, Encoder
+from .config import ModelConfig, from_dict, to_dict
+from .dynamics import Recall
+from .likelihood import Bernoulli, Gaussian, Likelihood
+from .memory import MemoryState
+
+
+class Terms(NamedTuple):
+    """The terms of the bounds, in nats; objective.py weighs them."""
+
+    log_lik: Float[Tensor, "*b T"]
+    log_lik_auto: Float[Tensor, "*b T"]
+    kl_weights: Float[Tensor, "*b T"]
+    kl_memory: Float[Tensor, "*b"]
+
+
+class DKM(nn.Module):
+    """The Dynamic Kanerva Machine [sec. 3]: write images into a memory, recall them from cues, draw new ones."""
+
+    def __init__(self, config: ModelConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or ModelConfig()
+        self.encoder = Encoder(config.image, config.code, config.codec)
+        self.decoder = Decoder(config.image, config.code, config.codec)
+        # start values of app. B; variances are learned through their logarithms
+        self.R0 = nn.Parameter(torch.randn(config.rows, config.code))
+        self.log_prior_var = nn.Parameter(torch.tensor(0.0))
+        self.log_weight_var = nn.Parameter(torch.tensor(math.log(0.3)))
+        self.log_noise_var = nn.Parameter(torch.tensor(0.0))
+        if config.likelihood == "gaussian":
+            self.log_scale = nn.Parameter(torch.tensor(0.0))
+        self.codec_dtype: torch.dtype | None = None
+        """bfloat16 runs the codec in it; the memory stays in float32."""
+
+    @property
+    def prior_var(self) -> Float[Tensor, ""]:
+        """σ²_U, the variance of the memory before anything is written."""
+        return self.log_prior_var.exp()
+
+    @property
+    def weight_var(self) -> Float[Tensor, ""]:
+        """σ²_w, the variance of q(w) (isotropic), or the scale of its covariance (full)."""
+        return self.log_weight_var.exp()
+
+    @property
+    def noise_var(self) -> Float[Tensor, ""]:
+        """σ²_ξ, the variance of codes around what the memory reads."""
+        return self.log_noise_var.exp()
+
+    def encode(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b C"]:
+        """Images to codes, z = e(x)."""
+        self._check_images(x)
+        with self._codec_precision(x):
+            z = self.encoder(x.flatten(0, -4) if x.ndim > 3 else x[None])
+        return z.to(self.R0.dtype).reshape(*x.shape[:-3], -1)
+
+    def decode(self, z: Float[Tensor, "*b C"]) -> Likelihood:
+        """Codes to distributions over images, p(x | z) = d(z)."""
+        with self._codec_precision(z):
+            out = self.decoder(z.flatten(0, -2) if z.ndim > 1 else z[None])
+        out = out.to(self.R0.dtype).reshape(*z.shape[:-1], *self.config.image)
+        if self.config.likelihood == "bernoulli":
+            return Bernoulli(out)
+        return Gaussian(out, self.config.min_scale + self.log_scale.exp())
+
+    def prior(self, batch: tuple[int, ...] = ()) -> MemoryState:
+        """The memory before anything is written."""
+        return memory.prior(self.R0, self.prior_var, batch)
+
+    def write(self, x: Float[Tensor, "*b T c h w"], state: MemoryState | None = None) -> MemoryState:
+        """Write images into a memory, a blank one unless `state` says which [alg. 1]."""
+        state = self.prior(tuple(x.shape[:-4])) if state is None else state
+        return self._write(state, self.encode(x))[0]
+
+    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
+        """Write an episode, read it back with sampled weights, and return the terms of L_T and L_AE [alg. 1]."""
+        z = self.encode(x)
+        prior = self.prior(tuple(x.shape[:-4]))
+        state, _ = self._write(prior, z)
+        w = memory.address(z, state, self.noise_var)
+        log_lik, log_lik_auto = self._log_lik(x, z, state, w, generator)
+        return Terms(log_lik, log_lik_auto, self.kl_weights(state, w), memory.kl_memory(state, prior))
+
+    def online(
+        self, x: Float[Tensor, "*b T c h w"], intermediate: int = 0, generator: torch.Generator | None = None
+    ) -> list[Terms]:
+        """The terms of B_T, and of `intermediate` earlier B_t, in one pass over the episode [app. C, app. F].
+
+        Weights are those found while writing, and KL(M) is KL(M_t ‖ M_{t−1}) + KL(M_{t−1} ‖ prior) [eq. B_def].
+        """
+        z, T = self.encode(x), x.shape[-4]
+        prior = state = self.prior(tuple(x.shape[:-4]))
+        w, done, bounds = z.new_zeros(*z.shape[:-2], 0, self.config.rows), 0, []
+        for t in sorted({T * (i + 1) // (intermediate + 1) for i in range(intermediate + 1)} - {0}):
+            before, w1 = self._write(state, z[..., done : t - 1, :])
+            state, w2 = self._write(before, z[..., t - 1 : t, :])
+            w, done = torch.cat([w, w1, w2], dim=-2), t
+            log_lik, log_lik_auto = self._log_lik(x[..., :t, :, :, :], z[..., :t, :], state, w, generator)
+            kl = memory.kl_memory(state, before) + memory.kl_memory(before, prior)
+            bounds.append(Terms(log_lik, log_lik_auto, self.kl_weights(state, w), kl))
+        return bounds[::-1]
+
+    def recall(
+        self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], steps: int = 15, method: str = "least-squares"
+    ) -> Recall:
+        """Clean up cues by attractor dynamics: a trajectory of `steps` images, weights and energies [sec. 3.5]."""
+        if method != "least-squares":
+            raise ValueError(f"method: expected 'least-squares', got {method!r}")
+        return dynamics.recall(self, state, x, steps)
+
+    def sample(
+        self, state: MemoryState, n: int, steps: int = 15, generator: torch.Generator | None = None
+    ) -> Recall:
+        """Draw n images like those written: w ~ p(w), then attractor dynamics [sec. 3.5]."""
+        return dynamics.sample(self, state, n, steps, generator)
+
+    def energy(
+        self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
+    ) -> Float[Tensor, "*b Q"]:
+        """The energy of images and weights together [sec. 3.5]."""
+        return dynamics.energy(self, state, x, w)
+
+    def kl_weights(self, state: MemoryState, w: Float[Tensor, "*b T K"]) -> Float[Tensor, "*b T"]:
+        """KL(q(w) ‖ p(w)) for q with mean w and the model's covariance."""
+        if self.config.weights == "isotropic":
+            return memory.kl_weights(w, self.weight_var)
+        return memory.kl_weights_full(w, memory.weight_root(state, self.noise_var, self.weight_var))
+
+    def draw_weights(
+        self, state: MemoryState, w: Float[Tensor, "*b T K"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*b T K"]:
+        """A reparameterised draw from q(w) with mean w."""
+        noise = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)
+        if self.config.weights == "isotropic":
+            return w + self.weight_var.sqrt() * noise
+        return w + noise @ memory.weight_root(state, self.noise_var, self.weight_var).mT
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to one safetensors file, config included; `kanerva.load` reads it."""
+        storage.save(path, {f"model.{k}": v for k, v in self.state_dict().items()}, {"model": to_dict(self.config)})
+
+    def _write(self, state: MemoryState, z: Float[Tensor, "*b T C"]) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
+        return memory.write(state, z, self.noise_var, self.config.iterations, self.config.block)
+
+    def _log_lik(
+        self,
+        x: Float[Tensor, "*b T c h w"],
+        z: Float[Tensor, "*b T C"],
+        state: MemoryState,
+        w: Float[Tensor, "*b T K"],
+        generator: torch.Generator | None,
+    ) -> tuple[Float[Tensor, "*b T"], Float[Tensor, "*b T"]]:
+        """ln p(x) from the memory with sampled weights, and from the codes themselves; one pass of the decoder."""
+        read = memory.read(state, self.draw_weights(state, w, generator))
+        both = self.decode(torch.stack([read, z])).log_prob(x.expand(2, *x.shape))
+        return both[0], both[1]
+
+    def _codec_precision(self, x: Tensor) -> torch.autocast:
+        return torch.autocast(
+            x.device.type, self.codec_dtype or torch.bfloat16, enabled=self.codec_dtype is not None
+        )
+
+    def _check_images(self, x: Tensor) -> None:
+        image = self.config.image
+        if x.ndim < 3 or tuple(x.shape[-3:]) != tuple(image):
+            raise ValueError(
+                f"x: expected images of shape (*b, {', '.join(map(str, image))}), got {tuple(x.shape)}"
+            )
+        if x.dtype != self.R0.dtype or x.device != self.R0.device:
+            raise TypeError(
+                f"x: expected {self.R0.dtype} on {self.R0.device} like the model, got {x.dtype} on {x.device}"
+            )
+        if checks.deep(x):
+            low, high = (0.0, 1.0) if self.config.likelihood == "bernoulli" else (-1.5, 1.5)
+            if x.numel() and not (x.detach().amin() >= low and x.detach().amax() <= high):
+                wanted = "[0, 1]" if self.config.likelihood == "bernoulli" else "about [−1, 1]"
+                raise ValueError(
+                    f"x: expected pixels on {wanted} for a {self.config.likelihood} likelihood, got "
+                    f"{float(x.amin()):.3g} to {float(x.amax()):.3g}"
+                )
+
+
+def load(path: str | Path) -> DKM:
+    """Load a model from a file that `DKM.save` or training wrote; the averaged weights where there are any."""
+    tensors, about = storage.load(path)
+    model = DKM(from_dict(ModelConfig, about.get("model"), f"{path}: model"))
+    kind = "average." if any(name.startswith("average.") for name in tensors) else "model."
+    weights = {name.removeprefix(kind): x for name, x in tensors.items() if name.startswith(kind)}
+    storage.fill(model, weights, str(path))
+    return model.eval()

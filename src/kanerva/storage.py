@@ -1,0 +1,62 @@
+"""Tensors and JSON in one safetensors file, written atomically. Nothing is ever unpickled."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from .files import atomic_write
+
+FORMAT = 1
+
+
+def save(path: str | Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Write named tensors and what is to be said about them; an old file stays until the new one is whole."""
+    from . import __version__
+
+    note = json.dumps({"format": FORMAT, "version": __version__, **about})
+    plain = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}
+    data = safetensors.torch.save(plain, {"kanerva": note})
+    with atomic_write(Path(path)) as file:
+        file.write(data)
+
+
+def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `save` wrote; a file that is missing, damaged or not ours is an error that says so."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            note = (file.metadata() or {}).get("kanerva")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: not a readable safetensors file, cut short or damaged ({error})") from None
+    if note is None:
+        raise ValueError(f"{path}: a safetensors file, but not one that kanerva wrote")
+    try:
+        about = json.loads(note)
+    except json.JSONDecodeError:
+        raise ValueError(f"{path}: its description is damaged") from None
+    if about.get("format") != FORMAT:
+        raise ValueError(
+            f"{path}: expected format {FORMAT}, got {about.get('format')} written by kanerva {about.get('version')}"
+        )
+    return tensors, about
+
+
+def fill(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
+    """Copy tensors into a module's parameters; every one must be there and fit."""
+    own = module.state_dict()
+    if set(own) != set(tensors):
+        missing, unknown = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
+        raise ValueError(f"{where}: weights do not fit the model: missing {missing[:3]}, unknown {unknown[:3]}")
+    for name, x in tensors.items():
+        if own[name].shape != x.shape:
+            raise ValueError(f"{where}: {name}: expected shape {tuple(own[name].shape)}, got {tuple(x.shape)}")
+    with torch.no_grad():
+        module.load_state_dict(tensors)

@@ -1,0 +1,321 @@
+"""Codec, likelihoods, DKM and its objectives, each against the parts that it is made of."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from cases import case, normal
+from torch import Tensor
+from torch.distributions import Bernoulli as TorchBernoulli
+from torch.distributions import MultivariateNormal, Normal, kl_divergence
+
+import kanerva
+from kanerva import DKM, CodecConfig, MemoryState, ModelConfig, memory, objective
+from kanerva.likelihood import LEVEL, Bernoulli, Gaussian, dequantise
+
+SMALL = ModelConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
+COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
+
+
+def model(config: ModelConfig = SMALL, seed: int = 0) -> DKM:
+    torch.manual_seed(seed)
+    return DKM(config).double()
+
+
+def binary(*shape: int, seed: int = 0) -> Tensor:
+    return (normal(*shape, seed=seed) > 0.5).double()
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# codec
+
+
+def test_the_paper_s_model_has_its_size() -> None:
+    """99,576 numbers in codec and memory, as three independent reimplementations count."""
+    assert sum(p.numel() for p in DKM(ModelConfig()).parameters()) == 99_576
+
+
+def test_our_omniglot_model_has_its_size() -> None:
+    config = kanerva.PRESETS["omniglot"][1].model
+    assert sum(p.numel() for p in DKM(config).parameters()) == 740_712
+
+
+@pytest.mark.parametrize("image", [(1, 28, 28), (3, 32, 32), (1, 7, 12), (2, 3, 5)])
+@pytest.mark.parametrize("codec", [CodecConfig(), CodecConfig((4, 6), depth=2, norm="group", activation="silu")])
+def test_images_of_any_size_come_back_in_their_size(image: tuple[int, int, int], codec: CodecConfig) -> None:
+    m = model(ModelConfig(image=image, rows=3, code=5, codec=codec))
+    x = binary(2, 3, *image)
+    z = m.encode(x)
+    assert z.shape == (2, 3, 5)
+    assert m.decode(z).mode().shape == x.shape
+    assert m.encode(x[0, 0]).shape == (5,)
+    torch.testing.assert_close(m.encode(x)[1, 2], m.encode(x[1, 2]))
+
+
+def test_stages_halve_and_round_up() -> None:
+    assert kanerva.codec.sizes((1, 28, 28), CodecConfig()) == [(28, 28), (14, 14), (7, 7), (4, 4)]
+
+
+# likelihoods
+
+
+def test_bernoulli_is_that_of_torch() -> None:
+    logits, x = 3 * normal(2, 5, 1, 4, 4), binary(2, 5, 1, 4, 4)
+    exact = TorchBernoulli(logits=logits).log_prob(x).sum((-3, -2, -1))
+    torch.testing.assert_close(Bernoulli(logits).log_prob(x), exact)
+
+
+def test_gaussian_is_that_of_torch() -> None:
+    mean, x, scale = normal(2, 5, 3, 4, 4), normal(2, 5, 3, 4, 4, seed=1), torch.tensor(0.3, dtype=torch.float64)
+    exact = Normal(mean, scale).log_prob(x).sum((-3, -2, -1))
+    torch.testing.assert_close(Gaussian(mean, scale).log_prob(x), exact)
+
+
+@pytest.mark.parametrize(
+    "likelihood", [Bernoulli(normal(6, 1, 2, 2)), Gaussian(normal(6, 1, 2, 2), torch.tensor(0.1))]
+)
+def test_no_sample_is_more_probable_than_the_mode(likelihood: Bernoulli | Gaussian) -> None:
+    best = likelihood.log_prob(likelihood.mode())
+    for seed in range(20):
+        assert bool((likelihood.log_prob(likelihood.sample(generator(seed))) <= best).all())
+
+
+def test_samples_have_the_mean_of_their_likelihood() -> None:
+    logits = torch.tensor([-2.0, 0.0, 1.0]).expand(40_000, 1, 1, 3)
+    drawn = Bernoulli(logits).sample(generator()).mean((0, 1, 2))
+    torch.testing.assert_close(drawn, torch.tensor([-2.0, 0.0, 1.0]).sigmoid(), atol=0.01, rtol=0)
+    grey = Gaussian(logits, torch.tensor(0.5)).sample(generator())
+    torch.testing.assert_close(grey.mean((0, 1, 2)), torch.tensor([-2.0, 0.0, 1.0]), atol=0.01, rtol=0)
+    assert float(grey[..., 0].std()) == pytest.approx(0.5, abs=0.01)
+
+
+def test_dequantising_stays_within_a_level() -> None:
+    x = torch.zeros(10_000)
+    noise = dequantise(x, generator())
+    assert 0 <= float(noise.min()) < 0.01 * LEVEL
+    assert 0.99 * LEVEL < float(noise.max()) < LEVEL
+
+
+def test_bits_per_dimension_of_the_paper() -> None:
+    """The paper's −9046.5 nats for 32×32×3 values are its 2.75 bits."""
+    assert objective.bits_per_dimension(-9046.5, 3 * 32 * 32) == pytest.approx(2.75, abs=0.005)
+
+
+# terms and objectives
+
+
+def by_hand(m: DKM, x: Tensor, seed: int) -> tuple[Tensor, ...]:
+    """The terms of eq. elbo, step by step, with nothing of model.forward; isotropic weights."""
+    z = m.encode(x)
+    prior = memory.prior(m.R0, m.prior_var, (x.shape[0],))
+    state, _ = memory.write(prior, z, m.noise_var)
+    mu = memory.address(z, state, m.noise_var)
+    noise = torch.randn(mu.shape, generator=generator(seed), dtype=mu.dtype)
+    logits = m.decoder((mu + m.weight_var**0.5 * noise).matmul(state.R).flatten(0, 1)).unflatten(0, x.shape[:2])
+    q = MultivariateNormal(mu, m.weight_var * torch.eye(mu.shape[-1], dtype=mu.dtype))
+    p = MultivariateNormal(torch.zeros_like(mu), torch.eye(mu.shape[-1], dtype=mu.dtype))
+    auto = m.decoder(z.flatten(0, 1)).unflatten(0, x.shape[:2])
+    return (
+        TorchBernoulli(logits=logits).log_prob(x).sum((-3, -2, -1)),
+        TorchBernoulli(logits=auto).log_prob(x).sum((-3, -2, -1)),
+        kl_divergence(q, p),
+        memory.kl_memory(state, prior),
+    )
+
+
+def test_forward_gives_the_terms_of_the_bound() -> None:
+    m, x = model(), binary(2, 6, 1, 9, 10)
+    for ours, exact in zip(m(x, generator(3)), by_hand(m, x, 3), strict=True):
+        torch.testing.assert_close(ours, exact)
+
+
+def test_objective_weighs_the_terms() -> None:
+    terms = model()(binary(2, 6, 1, 9, 10), generator())
+    log_lik, auto, kl_w, kl_m = (t.tolist() for t in terms)
+    bounds = [sum(a - k for a, k in zip(log_lik[b], kl_w[b], strict=True)) - kl_m[b] for b in range(2)]
+    assert objective.bound(terms).tolist() == pytest.approx(bounds)
+    assert float(objective.loss(terms).detach()) == pytest.approx(
+        -sum(bounds[b] / 6 + sum(auto[b]) / 6 for b in range(2)) / 2
+    )
+    nats = [sum(k - a for a, k in zip(log_lik[b], kl_w[b], strict=True)) / 6 for b in range(2)]
+    assert objective.nats(terms).tolist() == pytest.approx(nats)
+
+
+@pytest.mark.parametrize("weights", ["isotropic", "full"])
+@pytest.mark.parametrize("config", [SMALL, COLOUR])
+@pytest.mark.parametrize("bound", ["L", "B"])
+def test_every_parameter_gets_a_gradient(config: ModelConfig, weights: str, bound: str) -> None:
+    m = model(dataclasses.replace(config, weights=weights))  # type: ignore[arg-type]
+    x = binary(2, 4, *config.image)
+    terms = m(x, generator()) if bound == "L" else m.online(x, 1, generator())[0]
+    objective.loss(terms).backward()
+    assert [name for name, p in m.named_parameters() if p.grad is None or not bool(p.grad.abs().sum() > 0)] == []
+
+
+def test_full_weights_are_the_exact_posterior_in_code_space() -> None:
+    """Σ = scale (R Rᵀ/noise_var + I)⁻¹; KL and draws against torch's multivariate normal."""
+    c = case((2,), K=4, C=5, T=3)
+    root = memory.weight_root(c.state, c.noise_var, 0.25)
+    R = c.state.R
+    cov = 0.25 * torch.linalg.inv(R @ R.mT / c.noise_var + torch.eye(4, dtype=R.dtype))
+    torch.testing.assert_close(root @ root.mT, cov)
+    q = MultivariateNormal(c.w, cov[:, None])
+    p = MultivariateNormal(torch.zeros_like(c.w), torch.eye(4, dtype=R.dtype))
+    torch.testing.assert_close(memory.kl_weights_full(c.w, root), kl_divergence(q, p))
+
+
+@pytest.mark.parametrize("weights", ["isotropic", "full"])
+def test_drawn_weights_have_the_covariance_that_their_kl_charges(weights: str) -> None:
+    m = model(dataclasses.replace(SMALL, weights=weights))  # type: ignore[arg-type]
+    state = m.write(binary(6, 1, 9, 10))
+    w = m.draw_weights(state, torch.zeros(100_000, 5, dtype=torch.float64), generator())
+    if weights == "isotropic":
+        cov = m.weight_var * torch.eye(5, dtype=torch.float64)
+    else:
+        root = memory.weight_root(state, m.noise_var, m.weight_var)
+        cov = root @ root.mT
+    # standard errors are √2/√100,000 = 0.0045 of the variances, which are at most 0.3
+    torch.testing.assert_close(w.mT.cov(), cov.detach(), atol=0.01, rtol=0)
+
+
+def test_one_pass_bound_is_that_of_the_paper() -> None:
+    """B_T with the weights found while writing, KL(M_T ‖ M_T−1) and KL(M_T−1 ‖ prior) [eq. B_def]."""
+    m, x = model(), binary(2, 6, 1, 9, 10)
+    (terms,) = m.online(x, generator=generator(5))
+    z, prior = m.encode(x), m.prior((2,))
+    before, _ = memory.write(prior, z[:, :5], m.noise_var)
+    state, w = memory.write(prior, z, m.noise_var)
+    torch.testing.assert_close(terms.kl_memory, memory.kl_memory(state, before) + memory.kl_memory(before, prior))
+    torch.testing.assert_close(terms.kl_weights, memory.kl_weights(w, m.weight_var))
+    read = memory.read(state, m.draw_weights(state, w, generator(5)))
+    torch.testing.assert_close(terms.log_lik, m.decode(read).log_prob(x))
+
+
+def test_intermediate_bounds_are_those_of_shorter_episodes() -> None:
+    m, x = model(), binary(2, 6, 1, 9, 10)
+    whole, half = m.online(x, 1, generator())
+    assert whole.log_lik.shape == (2, 6)
+    assert half.log_lik.shape == (2, 3)
+    (short,) = m.online(x[:, :3], 0, generator(1))
+    torch.testing.assert_close(half.kl_memory, short.kl_memory)
+    torch.testing.assert_close(half.kl_weights, short.kl_weights)
+    (plain,) = m.online(x, 0, generator())
+    torch.testing.assert_close(whole.kl_memory, plain.kl_memory)
+    assert len(m.online(x[:, :1], 5)) == 1
+
+
+# write, recall, sample, save
+
+
+def test_a_memory_goes_on_being_written_to() -> None:
+    m, x = model(), binary(2, 6, 1, 9, 10)
+    at_once, in_parts = m.write(x), m.write(x[:, 4:], m.write(x[:, :4]))
+    torch.testing.assert_close(at_once, in_parts)
+
+
+@pytest.mark.parametrize("config", [SMALL, COLOUR])
+def test_recall_is_the_paper_s_dynamics(config: ModelConfig) -> None:
+    m, x = model(config), binary(2, 6, *config.image)
+    state = m.write(x)
+    path = m.recall(state, x[:, :3], steps=4)
+    assert path.x.shape == (4, 2, 3, *config.image)
+    assert path.w.shape == (4, 2, 3, 5)
+    cue = x[:, :3]
+    for s in range(4):
+        w = memory.address(m.encode(cue), state, m.noise_var)
+        cue = m.decode(memory.read(state, w)).mode()
+        torch.testing.assert_close(path.w[s], w)
+        torch.testing.assert_close(path.x[s], cue)
+        torch.testing.assert_close(path.energy[s], m.energy(state, cue, w))
+
+
+def test_energy_is_the_negative_of_the_score_without_sampling() -> None:
+    m, x = model(), binary(2, 6, 1, 9, 10)
+    state = m.write(x)
+    w = memory.address(m.encode(x), state, m.noise_var)
+    expected = memory.kl_weights(w, m.weight_var) - m.decode(memory.read(state, w)).log_prob(x)
+    torch.testing.assert_close(m.energy(state, x, w), expected)
+
+
+def test_samples_start_from_the_prior_and_repeat_with_their_generator() -> None:
+    m = model()
+    state = m.write(binary(2, 6, 1, 9, 10))
+    a, b = (m.sample(state, 7, steps=3, generator=generator(2)) for _ in range(2))
+    assert a.x.shape == (3, 2, 7, 1, 9, 10)
+    assert torch.equal(a.x, b.x)
+    w = torch.randn(2, 7, 5, generator=generator(2), dtype=torch.float64)
+    assert torch.equal(a.w[0], w)
+    torch.testing.assert_close(a.x[1:], m.recall(state, a.x[0], steps=2).x)
+    assert m.sample(state, 7, steps=1).x.shape == (1, 2, 7, 1, 9, 10)
+
+
+@pytest.mark.parametrize("config", [SMALL, dataclasses.replace(COLOUR, weights="full")])
+def test_a_saved_model_comes_back_bit_for_bit(config: ModelConfig, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    m = DKM(config)
+    m.save(tmp_path / "m.safetensors")
+    again = kanerva.load(tmp_path / "m.safetensors")
+    assert again.config == config
+    for (name, a), (_, b) in zip(m.state_dict().items(), again.state_dict().items(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_the_codec_runs_in_bfloat16_and_the_memory_does_not() -> None:
+    torch.manual_seed(0)
+    m, x = DKM(SMALL), binary(2, 6, 1, 9, 10).float()
+    exact = m(x, generator())
+    m.codec_dtype = torch.bfloat16
+    rounded = m(x, generator())
+    assert {t.dtype for t in rounded} == {torch.float32}
+    assert not torch.equal(exact.log_lik, rounded.log_lik)
+    torch.testing.assert_close(exact.log_lik, rounded.log_lik, rtol=0.05, atol=0.5)
+
+
+def test_start_values_are_the_paper_s() -> None:
+    """app. B: R0 ~ N(0, 1), σ²_U = 1, σ²_w = 0.3, σ²_ξ = 1, Glorot weights with zero biases."""
+    m = DKM(ModelConfig())
+    assert [float(v.detach()) for v in (m.prior_var, m.noise_var)] == [1.0, 1.0]
+    assert float(m.weight_var.detach()) == pytest.approx(0.3)
+    assert float(m.R0.detach().std()) == pytest.approx(1.0, abs=0.05)
+    limit = math.sqrt(6 / (100 + 256))
+    weight = m.decoder.start.weight.detach()
+    assert 0.98 * limit < float(weight.abs().max()) <= limit
+    assert float(m.decoder.start.bias.detach().abs().max()) == 0
+
+
+BAD = {
+    "another size": (
+        lambda m, s: m.write(binary(2, 1, 8, 10)),
+        ValueError,
+        r"x: expected images of shape .*9, 10.*got",
+    ),
+    "another dtype": (lambda m, s: m.write(binary(2, 1, 9, 10).float()), TypeError, r"x: expected torch.float64"),
+    "bytes": (lambda m, s: m.write(255 * binary(2, 1, 9, 10)), ValueError, r"x: expected pixels on \[0, 1\].*255"),
+    "NaN": (
+        lambda m, s: m.write(math.nan * binary(2, 1, 9, 10)),
+        ValueError,
+        r"x: expected pixels on \[0, 1\].*nan",
+    ),
+    "no steps": (lambda m, s: m.recall(s, binary(2, 1, 9, 10), steps=0), ValueError, r"steps: .* got 0"),
+    "no samples": (lambda m, s: m.sample(s, 0), ValueError, r"n: .* got 0"),
+    "a method": (lambda m, s: m.recall(s, binary(2, 1, 9, 10), method="newton"), ValueError, r"method: .*'newton'"),
+    "another memory": (
+        lambda m, s: m.recall(MemoryState(s.R[:, :3], s.U), binary(2, 1, 9, 10)),
+        ValueError,
+        r"z: .* with C = 3",
+    ),
+}
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(name: str) -> None:
+    m = model()
+    call, kind, message = BAD[name]
+    with pytest.raises(kind, match=message):
+        call(m, m.write(binary(4, 1, 9, 10)))

@@ -1,0 +1,349 @@
+"""Training: it learns, resumes bit for bit, survives what can go wrong, and says so."""
+
+import dataclasses
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import metrics, tiny
+
+import kanerva
+from kanerva import RunConfig, TrainConfig, checkpoint, storage
+from kanerva.config import from_dict, to_dict
+from kanerva.train import NonFinite, learning_rate, step_seed
+
+pytestmark = pytest.mark.usefixtures("no_shape_checks")
+
+
+def same_checkpoint(a: Path, b: Path) -> None:
+    (x, about_x), (y, about_y) = storage.load(a), storage.load(b)
+    assert set(x) == set(y)
+    assert [name for name in x if not torch.equal(x[name], y[name])] == []
+    assert (about_x["step"], about_x["best"]) == (about_y["step"], about_y["best"])
+
+
+def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "images_per_s"} for row in rows]
+
+
+# the loop
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    config = tiny(tmp_path, steps=150, lr=5e-3, log_every=50, evaluate_every=50)
+    kanerva.train(config, tmp_path / "run")
+    scores = [row["test"]["nats"] for row in metrics(tmp_path / "run") if "test" in row]
+    assert len(scores) == 3
+    assert scores[-1] < 0.8 * scores[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"average": 0.9, "optimizer": "adamw", "weight_decay": 0.1},
+        {"bound": "B", "intermediate": 1, "lengths": (3, 5, 8)},
+        {"augment": True, "bf16": True, "schedule": "constant"},
+    ],
+    ids=str,
+)
+def test_a_resumed_run_goes_on_bit_for_bit(changes: dict[str, Any], tmp_path: Path) -> None:
+    config = tiny(tmp_path, **changes)
+    kanerva.train(config, tmp_path / "whole")
+    # the schedule must be that of the whole run: stop it after step 4, as Ctrl-C would
+    stopped = dataclasses.replace(config, train=dataclasses.replace(config.train, save_every=4))
+    halt(stopped, tmp_path / "parts", after=4)
+    assert storage.load(tmp_path / "parts" / "last.safetensors")[1]["step"] == 4
+    kanerva.train(config, tmp_path / "parts", resume=True)
+    same_checkpoint(tmp_path / "whole" / "last.safetensors", tmp_path / "parts" / "last.safetensors")
+    assert without_clock(metrics(tmp_path / "whole")) == without_clock(metrics(tmp_path / "parts"))
+
+
+def halt(config: RunConfig, folder: Path, after: int) -> None:
+    """Train and send ourselves SIGTERM when step `after` is logged."""
+    train_module = sys.modules["kanerva.train"]
+    original = train_module.Log.train  # type: ignore[attr-defined]
+
+    def train(self: Any, step: int, *rest: Any) -> None:
+        original(self, step, *rest)
+        if step == after:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    train_module.Log.train = train  # type: ignore[attr-defined]
+    try:
+        kanerva.train(config, folder)
+    finally:
+        train_module.Log.train = original  # type: ignore[attr-defined]
+
+
+def test_metrics_report_every_term(tmp_path: Path) -> None:
+    kanerva.train(tiny(tmp_path), tmp_path / "run")
+    first = metrics(tmp_path / "run")[0]
+    terms = {"nats", "reconstruction", "kl_weights", "kl_memory", "autoencoder"}
+    assert set(first) == {"step", "loss", "grad_norm", "lr", "images_per_s"} | terms
+    assert first["nats"] == pytest.approx(first["reconstruction"] + first["kl_weights"], rel=1e-5)
+    total = first["nats"] + first["kl_memory"] + first["autoencoder"]
+    assert first["loss"] == pytest.approx(total, rel=1e-5)
+    tests = [row["test"] for row in metrics(tmp_path / "run") if "test" in row]
+    assert [set(row) >= terms | {"nats_stderr", "images"} for row in tests] == [True, True]
+
+
+def test_checkpoints_last_best_and_kept(tmp_path: Path) -> None:
+    kanerva.train(tiny(tmp_path, keep_every=4), tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").glob("*.safetensors")}
+    assert names == {"last.safetensors", "best.safetensors", "step-0000004.safetensors"}
+    assert storage.load(tmp_path / "run" / "step-0000004.safetensors")[1]["step"] == 4
+    model = kanerva.load(tmp_path / "run" / "last.safetensors")
+    assert model.config.image == (1, 8, 8)
+
+
+def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
+    kanerva.train(tiny(tmp_path, average=0.5), tmp_path / "run")
+    tensors, _ = storage.load(tmp_path / "run" / "last.safetensors")
+    assert not torch.equal(tensors["average.R0"], tensors["model.R0"])
+    assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.R0"])
+
+
+def test_the_seed_decides(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        kanerva.train(tiny(tmp_path, seed=seed), tmp_path / name)
+    a, b, c = (metrics(tmp_path / name)[-2]["loss"] for name in "abc")
+    assert a == b
+    assert a != c
+
+
+def test_learning_rate_rises_then_falls() -> None:
+    config = TrainConfig(steps=100, lr=2.0, warmup=10, schedule="cosine")
+    rates = [learning_rate(step, config) for step in range(100)]
+    assert rates[0] == pytest.approx(0.2)
+    assert rates[9] == rates[10] == 2.0
+    assert rates[55] == pytest.approx(1.0)
+    assert 0 < rates[99] < 0.01
+    flat = dataclasses.replace(config, schedule="constant", warmup=0)
+    assert {learning_rate(step, flat) for step in range(100)} == {2.0}
+
+
+def test_every_step_and_process_has_a_seed_of_its_own() -> None:
+    seeds = {step_seed(a, b, c) for a in (0, 1, 7) for b in (0, 1, 300_000) for c in (-1, 0, 1, 500)}
+    assert len(seeds) == 3 * 3 * 4
+    assert max(seeds) < 2**63
+
+
+def test_colour_images_train_too(tmp_path: Path) -> None:
+    from runs import patterns
+
+    config = tiny(tmp_path)
+    config = dataclasses.replace(
+        config, data=dataclasses.replace(config.data, dataset=str(patterns(tmp_path, False)))
+    )
+    score = kanerva.train(config, tmp_path / "run")
+    assert score is not None
+    assert score.bits_per_dimension is not None
+    assert kanerva.load(tmp_path / "run" / "last.safetensors").config.likelihood == "gaussian"
+
+
+# what can go wrong
+
+
+def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
+    config = tiny(tmp_path)
+    kanerva.train(config, tmp_path / "run")
+    before = (tmp_path / "run" / "last.safetensors").read_bytes()
+    with pytest.raises(FileExistsError, match="holds a run already; --resume goes on with it"):
+        kanerva.train(config, tmp_path / "run")
+    with checkpoint.alone(tmp_path / "run"), pytest.raises(FileExistsError, match="another process is training"):
+        kanerva.train(config, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
+
+
+def test_resuming_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no checkpoint to resume from"):
+        kanerva.train(tiny(tmp_path), tmp_path / "run", resume=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_config_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    config = tiny(tmp_path)
+    kanerva.train(config, tmp_path / "run")
+    before = (tmp_path / "run" / "last.safetensors").read_bytes()
+    other = dataclasses.replace(config, model=dataclasses.replace(config.model, rows=5))
+    other = dataclasses.replace(other, train=dataclasses.replace(other.train, lr=0.5))
+    with pytest.raises(ValueError, match=r"another config: model.rows = 5 \(was 4\), train.lr = 0.5 \(was 0.001\)"):
+        kanerva.train(other, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
+    longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
+    kanerva.train(longer, tmp_path / "run", resume=True)
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 8
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Put a NaN into the batch of one step."""
+    train_module = sys.modules["kanerva.train"]
+    original = train_module.draw  # type: ignore[attr-defined]
+
+    def draw(images: Any, config: Any, step: int, *rest: Any) -> torch.Tensor:
+        x = original(images, config, step, *rest)
+        return x * math.nan if step == at else x
+
+    monkeypatch.setattr(train_module, "draw", draw)
+
+
+def test_a_nan_stops_the_run_with_its_state_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison(monkeypatch, at=3)
+    with (
+        kanerva.deep_checks(False),
+        pytest.raises(NonFinite, match=r"step 3: loss nan.*nats nan.*nonfinite.safetens"),
+    ):
+        kanerva.train(tiny(tmp_path), tmp_path / "run")
+    tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
+    assert about["step"] == 3
+    assert all(x.isfinite().all() for x in tensors.values())
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
+
+
+def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    poison(monkeypatch, at=3)
+    score = kanerva.train(tiny(tmp_path, nonfinite="skip"), tmp_path / "run")
+    assert score is not None
+    assert math.isfinite(score.nats)
+    skipped = [row for row in metrics(tmp_path / "run") if "skipped" in row]
+    assert len(skipped) == 1
+    assert "step 3: loss nan" in skipped[0]["skipped"]
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny(tmp_path)
+    original = storage.save
+
+    def save(path: Path, tensors: Any, about: Any) -> None:
+        if about["step"] == 4:
+            monkeypatch.setattr(os, "fsync", full)
+        original(path, tensors, about)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "save", save)
+    with pytest.raises(OSError, match="No space left on device"):
+        kanerva.train(config, tmp_path / "run")
+    monkeypatch.undo()
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
+    assert list((tmp_path / "run").glob(".*.tmp")) == []
+
+
+def start(config: RunConfig, folder: Path) -> "subprocess.Popen[str]":
+    """A run in a process of its own."""
+    script = (
+        "import json, sys, kanerva; from kanerva.config import from_dict, RunConfig;"
+        "kanerva.train(from_dict(RunConfig, json.loads(sys.argv[1])), sys.argv[2], resume=len(sys.argv) > 3)"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    arguments = [sys.executable, "-c", script, json.dumps(to_dict(config)), str(folder)]
+    return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path) -> None:
+    for _ in range(600):
+        if path.exists():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{path} did not appear")
+
+
+def test_kill_9_leaves_a_checkpoint_that_loads(tmp_path: Path) -> None:
+    """Killed at a random moment while it saves after every step, five times; then it goes on."""
+    config = tiny(tmp_path, steps=100_000, save_every=1, log_every=1000, evaluate_every=0)
+    moments = random.Random(0)
+    for attempt in range(5):
+        folder = tmp_path / f"run{attempt}"
+        process = start(config, folder)
+        wait_for(folder / "last.safetensors")
+        time.sleep(moments.random())
+        process.kill()
+        process.communicate()
+        _, about = storage.load(folder / "last.safetensors")
+        assert about["step"] > 0
+    goal = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=about["step"] + 2))
+    kanerva.train(goal, folder, resume=True)
+    assert storage.load(folder / "last.safetensors")[1]["step"] == about["step"] + 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_saves_and_ends_cleanly(number: int, tmp_path: Path) -> None:
+    config = tiny(tmp_path, steps=100_000, save_every=100_000, log_every=1, evaluate_every=0)
+    process = start(config, tmp_path / "run")
+    wait_for(tmp_path / "run" / "metrics.jsonl")
+    while not metrics(tmp_path / "run"):
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert "--resume goes on from here" in errors
+    step = storage.load(tmp_path / "run" / "last.safetensors")[1]["step"]
+    assert metrics(tmp_path / "run")[-1]["step"] == step
+
+
+# files
+
+
+def test_configs_survive_json() -> None:
+    for _, config in kanerva.PRESETS.values():
+        assert from_dict(RunConfig, json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"speed": 1}, r"unknown \['speed'\] and missing \[\]; usual cause: saved by another version"),
+        ({"lr": "fast"}, r"config.lr: expected .*float.*, got 'fast'"),
+        ({"schedule": "linear"}, r"config.schedule: expected one of \['constant', 'cosine'\], got 'linear'"),
+    ],
+)
+def test_a_config_that_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_dict(TrainConfig, {**to_dict(TrainConfig()), **change})
+
+
+def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
+    import safetensors.torch
+
+    config = tiny(tmp_path)
+    kanerva.train(config, tmp_path / "run")
+    whole = (tmp_path / "run" / "last.safetensors").read_bytes()
+    path = tmp_path / "bad.safetensors"
+    for damage in (
+        whole[:100],
+        whole[: len(whole) // 2],
+        b"",
+        b"\x00" * 100,
+        whole[:50] + b"\xff" * 50 + whole[100:],
+    ):
+        path.write_bytes(damage)
+        with pytest.raises(
+            ValueError, match=r"bad.safetensors: not a readable safetensors file|damaged|not one that"
+        ):
+            kanerva.load(path)
+    safetensors.torch.save_file({"a": torch.zeros(2)}, path)
+    with pytest.raises(ValueError, match="not one that kanerva wrote"):
+        kanerva.load(path)
+    torch.save({"a": torch.zeros(2)}, path)
+    with pytest.raises(ValueError, match="not a readable safetensors file"):
+        kanerva.load(path)
+    with pytest.raises(FileNotFoundError, match=r"nowhere.safetensors: no such file"):
+        kanerva.load(tmp_path / "nowhere.safetensors")
+    tensors, about = storage.load(tmp_path / "run" / "last.safetensors")
+    storage.save(path, {**tensors, "model.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
+    with pytest.raises(ValueError, match=r"R0: expected shape \(4, 6\), got \(3, 6\)"):
+        kanerva.load(path)
+    storage.save(path, {k: v for k, v in tensors.items() if k != "model.R0"}, {"model": about["model"]})
+    with pytest.raises(ValueError, match=r"missing \['R0'\]"):
+        kanerva.load(path)
