@@ -51,6 +51,12 @@ def test_images_sub_folders_are_classes(tmp_path: Path) -> None:
     assert again.labels == train.labels
 
 
+def test_images_of_a_folder_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder_of(tmp_path / "set", {"": 4})
+    monkeypatch.chdir(tmp_path)
+    assert len(load("set")) == 3
+
+
 def test_images_of_few_classes_are_held_out_of_each(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "set", {"a": 8, "b": 4, "c": 1})
     train, test = splits(root)
@@ -115,7 +121,7 @@ def test_images_in_colour(tmp_path: Path) -> None:
     ("image", "wanted"),
     [
         (Image.fromarray(np.array([[True, False]])), [255, 0]),
-        (Image.fromarray(np.array([[0, 257 * 100, 65535]], np.uint16)), [0, 100, 255]),
+        (Image.fromarray(np.array([[0, 25800, 65535]], np.uint16)), [0, 100, 255]),
         (Image.fromarray(np.array([[[9, 255], [9, 0]]], np.uint8)), [9, 255]),  # grey, clear on white
     ],
 )

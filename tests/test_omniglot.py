@@ -188,8 +188,9 @@ def test_omniglot_in_the_folder_of_the_environment(
     check()
 
 
-def test_omniglot_in_the_cache(small: dict[str, bytes], own_cache: Path) -> None:
-    put(small, own_cache / "omniglot")
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_omniglot_in_the_cache(small: dict[str, bytes], own_cache: Path, unpacked: bool) -> None:
+    put(small, own_cache / "omniglot", unpacked)
     check()
 
 

@@ -104,8 +104,8 @@ class Face:
     def __init__(self, path: Path) -> None:
         from matplotlib.ft2font import FT2Font
 
-        # Glyph 0 is the box that stands for a missing character.
-        self.points = {point for point, glyph in FT2Font(str(path)).get_charmap().items() if glyph}
+        # Only these: for any other the font would draw the box that stands for a missing character.
+        self.points = set(FT2Font(str(path)).get_charmap())
         # The basic layout draws a character as it is, with or without the shaping library.
         self.font = ImageFont.truetype(str(path), EM, layout_engine=ImageFont.Layout.BASIC)
 
