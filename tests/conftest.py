@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -23,6 +24,23 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=cuda)])
 def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Keep the tests out of the user's cache; what one test has drawn, the others find."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KANERVA_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache for one test, and no data but what the test brings."""
+    monkeypatch.setenv("KANERVA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("KANERVA_DATA", raising=False)
+    return tmp_path / "cache"
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,7 @@ def cached(name: str, make: Callable[[], Arrays], valid: Callable[[Arrays], bool
 def read_arrays(path: Path) -> Arrays | None:
     """Read every array of an .npz file, never by pickle; None where there is no file or it is broken."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             return {key: file[key] for key in file.files}
     # A torn file can fail in any of these ways; AttributeError: it is a single array, not an .npz.
     except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error):
@@ -98,8 +98,15 @@ class DownloadError(OSError):
     """A download that did not come through."""
 
 
-def download(url: str, path: Path, attempts: int = 5, pause: float = 1.0, timeout: float = 30.0) -> None:
-    """Fetch a file to `path`, which appears only when all of it is there.
+def download(
+    url: str,
+    path: Path,
+    check: Callable[[Path], str | None] = lambda path: None,
+    attempts: int = 5,
+    pause: float = 1.0,
+    timeout: float = 30.0,
+) -> None:
+    """Fetch a file to `path`, which appears only when all of it is there and `check` finds no fault with it.
 
     What came so far is kept in `path`.part and continued, in this call or a later one. A failed connection is tried
     again after 1, 2, 4, … times `pause` seconds; an answer such as 404 is not.
@@ -111,8 +118,7 @@ def download(url: str, path: Path, attempts: int = 5, pause: float = 1.0, timeou
             time.sleep(pause * 2 ** (attempt - 1))
         try:
             _fetch(url, part, timeout)
-            os.replace(part, path)
-            return
+            break
         except urllib.error.HTTPError as error:
             error.close()
             if error.code < 500 and error.code not in (408, 416, 429):
@@ -122,7 +128,12 @@ def download(url: str, path: Path, attempts: int = 5, pause: float = 1.0, timeou
             last: Exception = error
         except (OSError, http.client.HTTPException) as error:
             last = error
-    raise DownloadError(f"{url}: no luck in {attempts} attempts; the last one said: {last}") from last
+    else:
+        raise DownloadError(f"{url}: no luck in {attempts} attempts; the last one said: {last}") from last
+    if fault := check(part):
+        part.unlink()
+        raise DownloadError(f"{url}: what came is broken ({fault}), and was removed")
+    os.replace(part, path)
 
 
 def _fetch(url: str, part: Path, timeout: float) -> None:

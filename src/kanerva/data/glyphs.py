@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import PIL
-from PIL import Image, ImageFont
+from PIL import Image, ImageDraw, ImageFont
 
 from ..files import Arrays, cached
 from ..progress import bar
@@ -65,7 +65,7 @@ def load(split: str = "train") -> ClassImages:
 def draw(limit: int | None = None) -> Arrays:
     """Draw every class, or the first `limit`: packed bits (classes, VARIANTS, SIZE × SIZE / 8) and code points."""
     fonts = _fonts()
-    points = distinct(candidates(fonts), fonts)[:limit]
+    points = distinct(candidates(fonts), fonts, limit)
     images = np.empty((len(points), VARIANTS, SIZE, SIZE), bool)
     with bar("drawing glyphs", len(points)) as step:
         for image, point in zip(images, points, strict=True):
@@ -104,8 +104,8 @@ class Face:
     def __init__(self, path: Path) -> None:
         from matplotlib.ft2font import FT2Font
 
-        # Glyph 0 is the box that stands for a missing character.
-        self.points = {point for point, glyph in FT2Font(str(path)).get_charmap().items() if glyph}
+        # Only these: for any other the font would draw the box that stands for a missing character.
+        self.points = set(FT2Font(str(path)).get_charmap())
         # The basic layout draws a character as it is, with or without the shaping library.
         self.font = ImageFont.truetype(str(path), EM, layout_engine=ImageFont.Layout.BASIC)
 
@@ -113,9 +113,10 @@ class Face:
         """Draw a character in grey, cut to its ink; None where there is none."""
         if point not in self.points:
             return None
-        mask = self.font.getmask(chr(point), mode="L")
-        width, height = mask.size
-        grey = np.asarray(mask, np.uint8).reshape(height, width)
+        left, top, right, bottom = (int(x) for x in self.font.getbbox(chr(point)))
+        image = Image.new("L", (max(right - left, 1), max(bottom - top, 1)))
+        ImageDraw.Draw(image).text((-left, -top), chr(point), fill=255, font=self.font)
+        grey = np.asarray(image)
         rows, columns = np.flatnonzero(grey.any(1)), np.flatnonzero(grey.any(0))
         return grey[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1] if len(rows) else None
 
@@ -133,8 +134,8 @@ def _fonts() -> dict[str, Face]:
     return {name: Face(folder / f"{name}.ttf") for name in FACES}
 
 
-def distinct(points: list[int], fonts: dict[str, Face]) -> list[int]:
-    """Keep the characters that look like none before them: Latin A, but not Greek Alpha.
+def distinct(points: list[int], fonts: dict[str, Face], limit: int | None = None) -> list[int]:
+    """Keep the characters that look like none before them (Latin A, but not Greek Alpha), or the first `limit`.
 
     Each is drawn upright and filling its square, and compared with those kept at every shift of up to one pixel:
     |a xor b| ≤ ALIKE |a or b| is alike.
@@ -143,6 +144,8 @@ def distinct(points: list[int], fonts: dict[str, Face]) -> list[int]:
     known = np.zeros((len(points), SIZE * SIZE), np.float32)
     ink = np.zeros((len(points), 1), np.float32)
     for point in points:
+        if len(kept) == limit:
+            break
         grey = next((g for font in fonts.values() if (g := font.glyph(point)) is not None), None)
         if grey is None or max(grey.shape) < LEAST * EM or _ink(grey) < LIGHT:
             continue
@@ -194,8 +197,7 @@ def place(grey: Array, linear: Array, shift: Array | tuple[float, float] = (0.0,
     image = Image.fromarray(np.pad(grey, edge)).transform(
         (SIZE * fine, SIZE * fine), Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR
     )
-    covered = np.asarray(image, np.uint32).reshape(SIZE, fine, SIZE, fine).sum((1, 3))
-    return covered * 2 >= 255 * fine * fine
+    return np.asarray(image.reduce(fine)) >= 128
 
 
 def _valid(arrays: Arrays) -> bool:

@@ -8,6 +8,7 @@ under the key `images`, with optional `labels` (N); without labels each image is
 
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -182,14 +183,14 @@ def _arrays(path: Path) -> tuple[Array, Array | None]:
     if path.suffix not in (".npy", ".npz"):
         raise ValueError(f"{path}: expected a folder of images or an .npy or .npz file, got a file *{path.suffix}")
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded, None
-        with loaded as file:
+        with path.open("rb") as opened:
+            file = np.load(opened, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                return file, None
             if "images" not in file.files:
-                raise ValueError(f"expected the key `images`, got {', '.join(file.files) or 'none'}")
+                raise ValueError(f"there is no key `images`, only {', '.join(file.files) or 'nothing'}")
             return file["images"], file["labels"] if "labels" in file.files else None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path}: expected arrays saved by numpy, without objects, but: {error}") from error
 
 

@@ -120,23 +120,19 @@ def _download() -> list[Path]:
             if path.exists():
                 continue
             try:
-                download(f"{URL}/{path.name}", path)
+                download(f"{URL}/{path.name}", path, _fault)
             except DownloadError as error:
                 raise FileNotFoundError(f"{_where(folder)}. The download failed: {error}") from error
-            _verify(path)
     return paths
 
 
-def _verify(path: Path) -> None:
-    """Read a downloaded zip from end to end; one that is broken is removed, so that it will be fetched again."""
+def _fault(path: Path) -> str | None:
+    """Read a zip from end to end, and say what is wrong with it."""
     try:
         with zipfile.ZipFile(path) as file:
-            bad = file.testzip()
+            return file.testzip()
     except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        bad = str(error)
-    if bad is not None:
-        path.unlink()
-        raise ValueError(f"{path}: the download is not a whole zip ({bad}), and was removed; try again")
+        return str(error)
 
 
 def prepare(sources: list[Path]) -> Array:

@@ -1,0 +1,352 @@
+"""Episodes are drawn as they should be, augmentation is gentle, and `load` finds what is asked for."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import cuda
+from torch import Tensor
+
+import kanerva
+from kanerva.data import ClassImages, augment, episodes, load
+
+COUNTS = (1, 2, 7, 20, 3)
+
+
+def numbered(counts: tuple[int, ...] = COUNTS, split: str = "train") -> ClassImages:
+    """Images of 1×1×2 that say who they are: (class, number within the class), not in order."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    which = np.concatenate([np.arange(n) for n in counts])
+    order = np.random.default_rng(1).permutation(len(labels))
+    pixels = np.stack([labels, which], -1).astype(np.uint8)[order].reshape(-1, 1, 1, 2)
+    return ClassImages.from_labels(pixels, labels[order], binary=False, name="numbered", split=split)
+
+
+def identities(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Which class and which of its images, from `numbered`."""
+    values = ((x + 1) * 128).long()
+    return values[..., 0, 0, 0], values[..., 0, 0, 1]
+
+
+def generator(seed: int = 0, device: str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
+
+
+def test_images_are_sorted_by_class() -> None:
+    images = numbered()
+    assert images.count.tolist() == list(COUNTS)
+    assert images.start.tolist() == [0, 1, 3, 10, 30]
+    assert (len(images), images.num_classes, images.shape) == (33, 5, (1, 1, 2))
+    assert images.labels == ("0", "1", "2", "3", "4")
+    for c, (start, count) in enumerate(zip(images.start, images.count, strict=True)):
+        of_class = images.pixels[start : start + count]
+        assert (of_class[..., 0] == c).all()
+        assert sorted(of_class[..., 1].flatten().tolist()) == list(range(count))
+    assert "numbered/train: 33 grey 1×1×2 in 5 classes" in repr(images)
+
+
+def test_values_of_images() -> None:
+    values = torch.tensor([0, 64, 128, 255], dtype=torch.uint8).reshape(4, 1, 1, 1)
+    one = torch.zeros(1, dtype=torch.int64)
+    grey = ClassImages(values, one, one + 4, False, "n", "s")
+    assert grey.images(torch.arange(4)).flatten().tolist() == [-1, -0.5, 0, 127 / 128]
+    binary = ClassImages(values.clamp(max=1), one, one + 4, True, "n", "s")
+    x = binary.images(torch.tensor([[0, 1], [2, 0]]))
+    assert x.dtype == torch.float32
+    assert x.shape == (2, 2, 1, 1, 1)
+    assert x.flatten().tolist() == [0, 1, 1, 0]
+
+
+def test_images_cannot_be_changed_by_name() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        numbered().binary = True  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("batch", "length"), [(3, 5), (0, 5), (3, 0), (1, 1)])
+@pytest.mark.parametrize("classes", [None, 1, 5])
+def test_episodes_have_the_shape_asked_for(batch: int, length: int, classes: int | None, device: str) -> None:
+    x = episodes(numbered().to(device), batch, length, classes, generator(0, device))
+    assert x.shape == (batch, length, 1, 1, 2)
+    assert x.device.type == device
+    assert x.dtype == torch.float32
+
+
+@pytest.mark.parametrize("classes", [None, 1, 3, 5])
+def test_episodes_draw_classes_then_images_uniformly(classes: int | None, device: str) -> None:
+    """Every image of class c comes with probability 1/(5 count[c]), however many classes an episode has."""
+    B, T = 4000, 10
+    label, which = identities(episodes(numbered().to(device), B, T, classes, generator(1, device)).cpu())
+    for c, count in enumerate(COUNTS):
+        # Episodes are independent, images of one are not: five standard errors of the mean over episodes.
+        share = (label == c).double().mean(1)
+        assert abs(share.mean() - 1 / 5) < 5 * share.std() / B**0.5 + 1e-12
+        times = torch.bincount(which[label == c], minlength=count).double()
+        assert len(times) == count
+        expected = times.sum() / count
+        assert ((times - expected) ** 2 / expected).sum() < count - 1 + 5 * (2 * count) ** 0.5
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_episodes_of_n_classes_keep_to_n_classes(n: int, device: str) -> None:
+    label, _ = identities(episodes(numbered().to(device), 500, 60, n, generator(2, device)))
+    found = torch.stack([(label == c).any(1) for c in range(5)], 1).sum(1)
+    assert int(found.max()) == int(found.min()) == n  # 60 images miss one of 4 classes once in 3e7
+    sets = {tuple(sorted(set(row))) for row in label.tolist()}
+    assert len(sets) == {1: 5, 2: 10, 4: 5}[n]  # all sets of n of 5 occur
+
+
+def test_episodes_are_drawn_with_replacement() -> None:
+    x = episodes(numbered((1, 1)), 1, 50, generator=generator())
+    assert x.shape[1] == 50
+
+
+def test_episodes_follow_the_generator(device: str) -> None:
+    images = numbered().to(device)
+    one = [episodes(images, 4, 8, n, generator(3, device)) for n in (None, 2)]
+    two = [episodes(images, 4, 8, n, generator(3, device)) for n in (None, 2)]
+    other = [episodes(images, 4, 8, n, generator(4, device)) for n in (None, 2)]
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    g = generator(3, device)
+    assert not torch.equal(episodes(images, 4, 8, generator=g), episodes(images, 4, 8, generator=g))
+
+
+def test_episodes_without_a_generator_follow_the_global_one() -> None:
+    torch.manual_seed(5)
+    a = episodes(numbered(), 4, 8)
+    torch.manual_seed(5)
+    assert torch.equal(a, episodes(numbered(), 4, 8))
+
+
+@cuda
+def test_nothing_waits_for_the_gpu() -> None:
+    images = numbered().to("cuda")
+    g = generator(0, "cuda")
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        x = episodes(images, 4, 8, generator=g)
+        episodes(images, 4, 8, 2, g)
+        augment(x, binary=False, generator=g)
+        augment(x, binary=True, generator=g)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def strokes(n: int = 64, side: int = 28) -> Tensor:
+    """Binary images of a thick cross somewhere near the middle."""
+    x = torch.zeros(n, 1, side, side)
+    at = torch.randint(side // 3, 2 * side // 3, (n, 2), generator=generator(9)).tolist()
+    for image, (i, j) in zip(x, at, strict=True):
+        image[0, i : i + 3, 4:-4] = 1
+        image[0, 4:-4, j : j + 3] = 1
+    return x
+
+
+def test_augment_keeps_kind_and_shape(device: str) -> None:
+    x = strokes().reshape(4, 16, 1, 28, 28).to(device)
+    y = augment(x, binary=True, generator=generator(0, device))
+    assert y.shape == x.shape
+    assert y.dtype == x.dtype
+    assert y.unique().tolist() == [0, 1]
+    assert abs(float(y.mean() / x.mean()) - 1) < 0.05  # ink is neither lost nor made
+    changed = (y != x).any(-1).any(-1).flatten()
+    assert changed.all()  # each image
+    moves = (y - x).flatten(0, 2).flatten(1)
+    assert len(moves.unique(dim=0)) == len(moves)  # in its own way
+
+
+def test_augment_follows_the_generator(device: str) -> None:
+    x = strokes().to(device)
+    one, two, other = (augment(x, True, generator(seed, device)) for seed in (1, 1, 2))
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+
+
+def test_augment_keeps_the_original_where_nothing_would_be_left() -> None:
+    """A dot in the corner, shifted by up to half the image, is often lost or thinned away."""
+    x = torch.zeros(200, 1, 28, 28)
+    x[:, :, 0, 0] = 1
+    y = augment(x, True, generator(), shift=0.5)
+    assert (y.sum((1, 2, 3)) > 0).all()
+    kept = (y == x).all(-1).all(-1).flatten()
+    assert 20 < int(kept.sum()) < 200
+    blank = torch.zeros(3, 1, 28, 28)
+    assert torch.equal(augment(blank, True, generator()), blank)
+
+
+def test_augment_without_any_change_is_the_identity() -> None:
+    x = strokes(8, 21)[..., :17]
+    still = {"rotation": 0.0, "scale": 0.0, "shear": 0.0, "shift": 0.0}
+    assert torch.equal(augment(x, True, generator(), **still), x)
+    # bilinear weights are computed, not exact
+    assert torch.allclose(augment(2 * x - 1, False, generator(), **still), 2 * x - 1, atol=1e-5)
+
+
+def test_augment_fills_colour_from_the_border_and_binary_with_nothing() -> None:
+    x = torch.full((20, 3, 8, 8), -0.75)
+    assert torch.allclose(augment(x, False, generator(), shift=0.5), x)
+    ones = torch.ones(20, 1, 8, 8)
+    assert float(augment(ones, True, generator(), shift=0.5).mean()) < 0.9
+
+
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [
+        ({"rotation": 30.0}, ("area", "angle between the arms", "centre")),
+        ({"scale": 0.3}, ("angle between the arms", "centre")),
+        ({"shear": 0.4}, ("area", "centre")),
+        ({"shift": 0.2}, ("area", "angle between the arms")),
+    ],
+)
+@pytest.mark.parametrize("size", [(41, 41), (31, 61)])
+def test_augment_changes_what_it_says(
+    changes: dict[str, float], kept: tuple[str, ...], size: tuple[int, int]
+) -> None:
+    """The maps in pixels: determinant (area), right angles, and the middle, whatever the image's proportions."""
+    from kanerva.data.augment import _maps
+
+    height, width = size
+    amounts = {"rotation": 0.0, "scale": 0.0, "shear": 0.0, "shift": 0.0} | changes
+    amounts["rotation"] = float(np.radians(amounts["rotation"]))
+    theta = _maps(torch.zeros(500, 1, height, width, dtype=torch.float64), generator(), **amounts)
+    to_pixels = torch.diag(torch.tensor([width / 2, height / 2], dtype=torch.float64))
+    A = to_pixels @ theta[:, :, :2] @ to_pixels.inverse()
+    identity = torch.eye(2, dtype=torch.float64)
+    measured = {
+        "area": (A.det() - 1).abs().max() < 1e-12,
+        "angle between the arms": (A[:, :, 0] * A[:, :, 1]).sum(1).abs().max() < 1e-12,
+        "centre": theta[:, :, 2].abs().max() == 0,
+    }
+    assert {name for name, held in measured.items() if held} == set(kept)
+    if "rotation" in changes:
+        assert torch.allclose(A @ A.mT, identity.expand(500, 2, 2))
+        assert np.radians(25) < torch.atan2(A[:, 1, 0], A[:, 0, 0]).abs().max() <= np.radians(30)
+    if "shear" in changes:
+        assert 0.35 < A[:, 0, 1].abs().max() <= 0.4
+    if "shift" in changes:
+        assert torch.allclose(A, identity.expand(500, 2, 2))
+        furthest = theta[:, :, 2].abs().amax(0)  # right and down; the side is 2 long
+        assert ((furthest > 0.35) & (furthest <= 0.4)).all()
+    if "scale" in changes:
+        sides = A.diagonal(dim1=-2, dim2=-1)
+        assert 1 / (1.3 * 1.15) <= sides.min() < 0.8
+        assert 1.2 < sides.max() <= 1 / (0.7 * 0.85)
+
+
+def test_augment_of_nothing() -> None:
+    assert augment(torch.zeros(0, 5, 1, 8, 8), True).shape == (0, 5, 1, 8, 8)
+
+
+ZERO = torch.zeros(1, dtype=torch.int64)
+PIXELS = torch.zeros(2, 1, 3, 3, dtype=torch.uint8)
+
+
+def make(**changes: Any) -> ClassImages:
+    good = {"pixels": PIXELS, "start": ZERO, "count": ZERO + 2, "binary": True, "name": "n", "split": "s"}
+    return ClassImages(**(good | changes))
+
+
+BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
+    "float pixels": (lambda: make(pixels=PIXELS.float()), ValueError, r"pixels: expected uint8 .* torch.float32"),
+    "pixels of three axes": (lambda: make(pixels=PIXELS[0]), ValueError, r"pixels: .* shape \(1, 3, 3\)"),
+    "counts of int32": (lambda: make(count=ZERO.int()), ValueError, r"count: expected int64.*torch.int32"),
+    "more counts than starts": (
+        lambda: make(count=torch.ones(2, dtype=torch.int64)),
+        ValueError,
+        r"count: .* one for each class, got torch.int64 of shape \(2,\)",
+    ),
+    "starts elsewhere": (
+        lambda: make(start=ZERO.to("meta")),
+        ValueError,
+        r"start: expected device cpu .* got meta",
+    ),
+    "no classes": (lambda: make(start=ZERO[:0], count=ZERO[:0]), ValueError, r"at least one class, got none"),
+    "an empty class": (lambda: make(count=ZERO), ValueError, r"at least one image in every class .* counts from 0"),
+    "a class beyond the end": (lambda: make(count=ZERO + 3), ValueError, r"within the 2 images, .* up to 3"),
+    "grey that is said to be binary": (
+        lambda: make(pixels=PIXELS + 2),
+        ValueError,
+        r"pixels: expected 0 or 1 .* 2",
+    ),
+    "a name too many": (lambda: make(labels=("a", "b")), ValueError, r"labels: expected 1, .* got 2"),
+    "a label too few": (
+        lambda: ClassImages.from_labels(PIXELS, [1], binary=True),
+        ValueError,
+        r"labels: expected one for each of the 2 images, got shape \(1,\)",
+    ),
+    "too many classes": (
+        lambda: episodes(numbered(), 2, 3, 6),
+        ValueError,
+        r"classes: expected at most 5, the number of classes of numbered/train, got 6",
+    ),
+    "no classes drawn": (lambda: episodes(numbered(), 2, 3, 0), ValueError, r"classes: .* at least 1, got 0"),
+    "a negative length": (lambda: episodes(numbered(), 2, -1), ValueError, r"length: .* at least 0, got -1"),
+    "a negative batch": (lambda: episodes(numbered(), -2, 1), ValueError, r"batch: .* at least 0, got -2"),
+    "half an image": (lambda: episodes(numbered(), 2, 1.5), ValueError, r"length: .* got 1.5"),  # type: ignore[arg-type]
+    "no length": (lambda: episodes(numbered(), 2, None), ValueError, r"length: .* got None"),  # type: ignore[arg-type]
+    "a generator elsewhere": (
+        lambda: episodes(numbered().to("meta"), 2, 1, generator=generator()),
+        ValueError,
+        r"generator: expected one on meta where the images are, got one on cpu",
+    ),
+    "augmenting elsewhere": (
+        lambda: augment(torch.zeros(1, 2, 2, device="meta"), True, generator()),
+        ValueError,
+        r"generator: expected one on meta .* got one on cpu",
+    ),
+    "augmenting bytes": (lambda: augment(PIXELS, True), ValueError, r"x: expected floating point .* torch.uint8"),
+    "augmenting an array": (lambda: augment(PIXELS.numpy(), True), ValueError, r"x: .* got ndarray"),  # type: ignore[arg-type]
+    "augmenting a matrix": (lambda: augment(torch.zeros(2, 2), True), ValueError, r"x: .* shape \(2, 2\)"),
+    "turning backwards": (
+        lambda: augment(torch.zeros(1, 2, 2), True, rotation=-1.0),
+        ValueError,
+        r"rotation: expected a number from 0 to 180, got -1",
+    ),
+    "shrinking to nothing": (
+        lambda: augment(torch.zeros(1, 2, 2), True, scale=1.0),
+        ValueError,
+        r"scale: expected a number from 0 to 0.6",
+    ),
+    "an unknown set": (
+        lambda: load("omniglott"),
+        ValueError,
+        r"name: expected one of glyphs, omniglot, images, or a path .* got 'omniglott'; did you mean 'omniglot'\?",
+    ),
+    "a set like no other": (lambda: load("zzz"), ValueError, r"name: .* got 'zzz'$"),
+    "an unknown split": (
+        lambda: load("glyphs", "tset"),
+        ValueError,
+        r"split: expected one of train, test, got 'tset'; did you mean 'test'\?",
+    ),
+    "an unknown option": (
+        lambda: load("omniglot", datadir="x"),
+        TypeError,
+        r"datadir: expected an option of omniglot \(data_dir\); did you mean 'data_dir'\?",
+    ),
+    "an option where there is none": (
+        lambda: load("glyphs", size=3),
+        TypeError,
+        r"size: .* glyphs \(it has none\)",
+    ),
+    "images from nowhere": (lambda: load("images"), ValueError, r"path: expected a folder .* got none"),
+    "a path to nowhere": (lambda: load("no/such/folder"), FileNotFoundError, r"no/such/folder: .* no such file"),
+    "a Path to nowhere": (lambda: load(Path("nowhere")), FileNotFoundError, r"nowhere: .* no such file"),
+    "an array from nowhere": (lambda: load("none.npz"), FileNotFoundError, r"none.npz: .* no such file"),
+}
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_is_named(name: str) -> None:
+    call, kind, message = BAD[name]
+    with pytest.raises(kind, match=message):
+        call()
+
+
+def test_data_is_part_of_the_package() -> None:
+    assert kanerva.data.load is load

@@ -1,0 +1,201 @@
+"""Files appear whole or not at all, broken caches are made again, and downloads go on where they stopped."""
+
+import functools
+import os
+import stat
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from server import serving
+
+from kanerva import files
+
+download = functools.partial(files.download, pause=0.01, timeout=5.0)
+BODY = np.random.default_rng(0).bytes(200_000)
+
+
+def leftovers(folder: Path) -> list[str]:
+    return [p.name for p in folder.iterdir() if p.name.endswith((".tmp", ".part"))]
+
+
+def test_cache_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KANERVA_CACHE", str(tmp_path / "here"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert files.cache_dir() == tmp_path / "here"
+    monkeypatch.delenv("KANERVA_CACHE")
+    assert files.cache_dir() == tmp_path / "xdg" / "kanerva"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert files.cache_dir() == tmp_path / ".cache" / "kanerva"
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert files.cache_dir() == tmp_path / "Library" / "Caches" / "kanerva"
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    assert files.cache_dir() == tmp_path / "local" / "kanerva" / "Cache"
+
+
+def test_atomic_write_makes_folders_and_replaces(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    for text in (b"old", b"new"):
+        with files.atomic_write(path) as file:
+            file.write(text)
+            assert not path.exists() or path.read_bytes() == b"old"
+        assert path.read_bytes() == text
+    assert [p.name for p in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
+def test_atomic_write_keeps_the_old_file_when_writing_fails(tmp_path: Path, error: BaseException) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def write() -> None:
+        with files.atomic_write(path) as file:
+            file.write(b"ne")
+            raise error
+
+    with pytest.raises(type(error)):
+        write()
+    assert path.read_bytes() == b"old"
+    assert leftovers(tmp_path) == []
+
+
+def test_atomic_write_reaches_the_disk_before_the_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("sync"), sync(fd)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (calls.append("replace"), replace(a, b)))
+    with files.atomic_write(tmp_path / "file") as file:
+        file.write(b"x")
+    assert calls[:2] == ["sync", "replace"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+def test_atomic_write_gives_the_usual_permissions(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"")
+    with files.atomic_write(tmp_path / "file"):
+        pass
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+
+
+def make(calls: list[int]) -> files.Arrays:
+    calls.append(1)
+    return {"x": np.arange(1000)}
+
+
+def spoil(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "flipped":  # in the middle of the compressed numbers
+        path.write_bytes(data[:200] + bytes([data[200] ^ 255]) + data[201:])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "text":
+        path.write_bytes(b"no zip at all")
+    elif how == "pickle":
+        with path.open("wb") as file:
+            np.savez(file, x=np.array([print], dtype=object))  # allow_pickle is numpy's default for saving
+    elif how == "npy":
+        with path.open("wb") as file:
+            np.save(file, np.arange(3))
+    elif how == "other keys":
+        with path.open("wb") as file:
+            np.savez(file, y=np.arange(3))
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped", "empty", "text", "pickle", "npy", "other keys"])
+def test_a_broken_cache_file_is_made_again(own_cache: Path, how: str) -> None:
+    calls: list[int] = []
+    load = functools.partial(files.cached, "x.npz", lambda: make(calls), lambda arrays: "x" in arrays)
+    load()
+    load()
+    assert len(calls) == 1
+    spoil(own_cache / "x.npz", how)
+    assert np.array_equal(load()["x"], np.arange(1000))
+    assert len(calls) == 2
+    load()
+    assert len(calls) == 2
+    assert leftovers(own_cache) == []
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("KANERVA_CACHE", str(tmp_path / "file"))
+    with pytest.warns(UserWarning, match="could not be kept .* set KANERVA_CACHE"):
+        arrays = files.cached("x.npz", lambda: make([]), lambda arrays: True)
+    assert len(arrays["x"]) == 1000
+
+
+def test_download(tmp_path: Path) -> None:
+    with serving({"f": BODY}) as server:
+        download(f"{server.url}/f", tmp_path / "new" / "f")
+        assert server.asked == [None]
+    assert (tmp_path / "new" / "f").read_bytes() == BODY
+    assert leftovers(tmp_path / "new") == []
+
+
+def test_download_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    with serving({"f": BODY}, ["cut", "cut"]) as server:
+        download(f"{server.url}/f", tmp_path / "f")
+        assert server.asked == [None, "bytes=100000-", "bytes=150000-"]
+    assert (tmp_path / "f").read_bytes() == BODY
+
+
+def test_download_goes_on_with_an_earlier_part(tmp_path: Path) -> None:
+    (tmp_path / "f.part").write_bytes(BODY[:70_000])
+    with serving({"f": BODY}) as server:
+        download(f"{server.url}/f", tmp_path / "f")
+        assert server.asked == ["bytes=70000-"]
+    assert (tmp_path / "f").read_bytes() == BODY
+
+
+def test_download_starts_over_where_the_server_cannot_go_on(tmp_path: Path) -> None:
+    (tmp_path / "f.part").write_bytes(b"something else")
+    with serving({"f": BODY}, ["all"]) as server:
+        download(f"{server.url}/f", tmp_path / "f")
+    assert (tmp_path / "f").read_bytes() == BODY
+
+
+def test_download_starts_over_when_the_part_is_too_long(tmp_path: Path) -> None:
+    (tmp_path / "f.part").write_bytes(BODY + b"more")
+    with serving({"f": BODY}) as server:
+        download(f"{server.url}/f", tmp_path / "f")
+        assert server.asked == [f"bytes={len(BODY) + 4}-", None]
+    assert (tmp_path / "f").read_bytes() == BODY
+
+
+def test_download_tries_again_after_a_server_error(tmp_path: Path) -> None:
+    with serving({"f": BODY}, [503, 429]) as server:
+        download(f"{server.url}/f", tmp_path / "f")
+        assert len(server.asked) == 3
+    assert (tmp_path / "f").read_bytes() == BODY
+
+
+def test_download_gives_up(tmp_path: Path) -> None:
+    with serving({"f": BODY}, [500, 500]) as server:
+        with pytest.raises(files.DownloadError, match=r"/f: no luck in 2 attempts; .* 500"):
+            download(f"{server.url}/f", tmp_path / "f", attempts=2)
+        with pytest.raises(files.DownloadError, match="the server answered 404"):
+            download(f"{server.url}/g", tmp_path / "g")
+        assert len(server.asked) == 3  # a 404 once
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_download_of_something_broken_is_removed(tmp_path: Path) -> None:
+    with (
+        serving({"f": BODY}) as server,
+        pytest.raises(files.DownloadError, match=r"what came is broken \(odd\), and was removed"),
+    ):
+        download(f"{server.url}/f", tmp_path / "f", lambda path: "odd")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_lock_lets_through_one_after_the_other(tmp_path: Path) -> None:
+    with files.lock(tmp_path / "a" / "lock"):
+        pass
+    with files.lock(tmp_path / "a" / "lock"):
+        pass

@@ -1,0 +1,368 @@
+"""Folders and arrays of the user's own: read as they are, split without overlap, and refused with a reason."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from kanerva.data import ClassImages, load
+
+
+def grey(value: int, side: int = 6) -> Image.Image:
+    """An image whose pixels tell which it is."""
+    return Image.fromarray(np.full((side, side), value, np.uint8))
+
+
+def folder_of(root: Path, classes: dict[str, int], suffix: str = ".png") -> Path:
+    value = 0
+    for name, count in classes.items():
+        (root / name).mkdir(parents=True, exist_ok=True)
+        for i in range(count):
+            grey(value).save(root / name / f"{i:03d}{suffix}")
+            value += 1
+    return root
+
+
+def values(images: ClassImages) -> list[int]:
+    return images.pixels[:, 0, 0, 0].tolist()
+
+
+def splits(name: Any, **options: Any) -> tuple[ClassImages, ClassImages]:
+    return load(name, "train", **options), load(name, "test", **options)
+
+
+def test_images_sub_folders_are_classes(tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "set", {f"{c:02d}": 3 for c in range(20)})
+    train, test = splits(root)
+    assert (train.num_classes, test.num_classes) == (15, 5)
+    assert not set(train.labels) & set(test.labels)
+    assert sorted(values(train) + values(test)) == list(range(60))
+    for images in (train, test):
+        assert images.shape == (1, 6, 6)
+        assert (images.name, images.binary) == ("set", False)
+        for label, start, count in zip(images.labels, images.start, images.count, strict=True):
+            assert values(images)[start : start + count] == [3 * int(label) + i for i in range(3)]
+    again = load(str(root))
+    assert torch.equal(again.pixels, train.pixels)
+    assert again.labels == train.labels
+
+
+def test_images_of_a_folder_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder_of(tmp_path / "set", {"": 4})
+    monkeypatch.chdir(tmp_path)
+    assert len(load("set")) == 3
+
+
+def test_images_of_few_classes_are_held_out_of_each(tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "set", {"a": 8, "b": 4, "c": 1})
+    train, test = splits(root)
+    assert train.labels == ("a", "b", "c")
+    assert train.count.tolist() == [6, 3, 1]
+    assert test.labels == ("a", "b")  # the only image of c is kept for training
+    assert test.count.tolist() == [2, 1]
+    assert sorted(values(train) + values(test)) == list(range(13))
+
+
+def test_images_of_a_flat_folder_are_classes_of_their_own(tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "set", {"": 8})
+    train, test = splits(root)
+    assert (train.num_classes, test.num_classes) == (6, 2)
+    assert train.count.tolist() == [1] * 6
+    assert sorted(values(train) + values(test)) == list(range(8))
+    assert all(label.endswith(".png") for label in train.labels)
+
+
+def test_images_in_deeper_folders_and_hidden_ones(tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "set", {"x/1": 2, "x/2": 2, "y/1": 2})
+    folder_of(root / ".thumbnails", {"": 3})
+    (root / "notes.txt").write_text("not an image")
+    (root / "x" / "1" / ".hidden.png").write_bytes(b"")
+    assert load(root, holdout=0.0).labels == ("x/1", "x/2", "y/1")
+
+
+@pytest.mark.parametrize("holdout", [0.0, 0.1, 0.5, 0.99])
+@pytest.mark.parametrize("n", [2, 5, 40])
+def test_images_holdout_is_a_share(tmp_path: Path, holdout: float, n: int) -> None:
+    np.save(tmp_path / "a.npy", np.arange(n, dtype=np.uint8)[:, None, None] * np.ones((1, 2, 2), np.uint8))
+    train = load(tmp_path / "a.npy", holdout=holdout)
+    held = n - len(train)
+    assert held == (0 if holdout == 0 else min(max(round(holdout * n), 1), n - 1))
+    if held:
+        test = load(tmp_path / "a.npy", "test", holdout=holdout)
+        assert sorted(values(train) + values(test)) == list(range(n))
+
+
+def only(tmp_path: Path, image: Image.Image, name: str = "a.png", **options: Any) -> ClassImages:
+    """A folder of one image, all of it for training."""
+    (tmp_path / "one").mkdir(exist_ok=True)
+    image.save(tmp_path / "one" / name)
+    return load(tmp_path / "one", holdout=0.0, **options)
+
+
+COLOUR = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [255, 255, 255]]], np.uint8)
+
+
+def test_images_in_colour(tmp_path: Path) -> None:
+    images = only(tmp_path, Image.fromarray(COLOUR))
+    assert images.shape == (3, 2, 2)
+    assert np.array_equal(images.pixels[0].numpy(), COLOUR.transpose(2, 0, 1))
+    assert only(tmp_path, Image.fromarray(COLOUR), channels=1).pixels.flatten().tolist() == [76, 150, 29, 255]
+    grey(7).resize((2, 2)).save(tmp_path / "one" / "b.png")  # grey among colours becomes colour
+    assert load(tmp_path / "one", holdout=0.0).pixels[1].unique().tolist() == [7]
+    assert load(tmp_path / "one", holdout=0.0).shape == (3, 2, 2)
+    assert only(tmp_path / "one", grey(9), channels=3).shape == (3, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("image", "wanted"),
+    [
+        (Image.fromarray(np.array([[True, False]])), [255, 0]),
+        (Image.fromarray(np.array([[0, 25800, 65535]], np.uint16)), [0, 100, 255]),
+        (Image.fromarray(np.array([[[9, 255], [9, 0]]], np.uint8)), [9, 255]),  # grey, clear on white
+    ],
+)
+def test_images_of_other_kinds(tmp_path: Path, image: Image.Image, wanted: list[int]) -> None:
+    images = only(tmp_path, image)
+    assert images.shape[0] == 1
+    assert images.pixels.flatten().tolist() == wanted
+
+
+def test_images_with_transparency_and_palette(tmp_path: Path) -> None:
+    clear = Image.fromarray(np.array([[[1, 2, 3, 255], [1, 2, 3, 0]]], np.uint8))
+    assert only(tmp_path, clear).pixels[0, :, 0].tolist() == [[1, 255], [2, 255], [3, 255]]
+    palette = Image.fromarray(COLOUR).quantize(4)
+    assert np.array_equal(only(tmp_path, palette).pixels[0].numpy(), COLOUR.transpose(2, 0, 1))
+
+
+def test_images_are_turned_as_the_camera_says(tmp_path: Path) -> None:
+    image = Image.fromarray(COLOUR)
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    (tmp_path / "one").mkdir()
+    image.save(tmp_path / "one" / "a.png", exif=exif)
+    turned = load(tmp_path / "one", holdout=0.0).pixels[0].numpy()
+    assert np.array_equal(turned, COLOUR[::-1, ::-1].transpose(2, 0, 1))
+
+
+def test_images_resized(tmp_path: Path) -> None:
+    blocks = np.kron(np.array([[0, 100], [200, 50]]), np.ones((4, 4))).astype(np.uint8)
+    assert only(tmp_path, Image.fromarray(blocks), size=2).pixels.flatten().tolist() == [0, 100, 200, 50]
+    checks = np.tile(np.array([[0, 200], [200, 0]], np.uint8), (4, 4))
+    assert only(tmp_path, Image.fromarray(checks), size=2).pixels.unique().tolist() == [100]  # areas are averaged
+    assert only(tmp_path, Image.fromarray(blocks), size=(16, 20)).shape == (1, 16, 20)
+    wide = np.zeros((4, 12), np.uint8)
+    wide[:, 4:8] = 255
+    assert only(tmp_path, Image.fromarray(wide), size=4).pixels.unique().tolist() == [255]  # cut to the middle
+
+
+@pytest.mark.parametrize(
+    ("binary", "invert", "wanted"),
+    [
+        (None, False, [0, 100, 200, 255]),
+        (False, False, [0, 100, 200, 255]),
+        (None, True, [255, 155, 55, 0]),
+        (True, False, [0, 0, 1, 1]),
+        (0.3, False, [0, 1, 1, 1]),
+        (1.0, False, [0, 0, 0, 1]),
+        (0.5, True, [1, 1, 0, 0]),
+    ],
+)
+def test_images_binary_and_inverted(
+    tmp_path: Path, binary: float | bool | None, invert: bool, wanted: list[int]
+) -> None:
+    row = np.array([[0, 100, 200, 255]], np.uint8)
+    np.save(tmp_path / "a.npy", row[None])
+    folder = only(tmp_path, Image.fromarray(row), binary=binary, invert=invert)
+    array = load(tmp_path / "a.npy", holdout=0.0, binary=binary, invert=invert)
+    for images in (folder, array):
+        assert images.pixels.flatten().tolist() == wanted
+        assert images.binary == (binary not in (None, False))
+
+
+def test_images_binary_makes_colour_grey(tmp_path: Path) -> None:
+    images = only(tmp_path, Image.fromarray(COLOUR), binary=0.5)
+    assert images.pixels.flatten().tolist() == [0, 1, 0, 1]
+    assert images.shape == (1, 2, 2)
+
+
+ARRAYS: dict[str, tuple[np.ndarray, tuple[int, int, int], list[int], bool]] = {
+    "bytes": (np.array([[[0, 7], [9, 255]]], np.uint8), (1, 2, 2), [0, 7, 9, 255], False),
+    "bytes with a channel": (np.array([[[[3], [7]]]], np.uint8), (1, 1, 2), [3, 7], False),
+    "colour, channels last": (np.array([[[[1, 2, 3], [4, 5, 6]]]], np.uint8), (3, 1, 2), [1, 4, 2, 5, 3, 6], False),
+    "floating point": (np.array([[[0, 0.5, 1]]], np.float32), (1, 1, 3), [0, 128, 255], False),
+    "double": (np.array([[[0, 0.2, 1]]]), (1, 1, 3), [0, 51, 255], False),
+    "half": (np.array([[[0, 0.5, 1]]], np.float16), (1, 1, 3), [0, 128, 255], False),
+    "bool": (np.array([[[True, False]]]), (1, 1, 2), [1, 0], True),
+    "bits as bytes": (np.array([[[1, 0]]], np.uint8), (1, 1, 2), [1, 0], True),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_images_from_arrays(tmp_path: Path, name: str, suffix: str) -> None:
+    array, shape, wanted, binary = ARRAYS[name]
+    path = tmp_path / f"a{suffix}"
+    if suffix == ".npy":
+        np.save(path, array)
+    else:
+        np.savez(path, images=array)
+    images = load(path, holdout=0.0)
+    assert images.shape == shape
+    assert images.pixels.flatten().tolist() == wanted
+    assert images.binary == binary
+
+
+def test_images_from_arrays_resized_and_in_other_channels(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.kron([[0, 200]], np.ones((8, 4)))[None].astype(np.uint8))
+    assert load(tmp_path / "a.npy", holdout=0.0, size=2).pixels.tolist() == [[[[0, 200], [0, 200]]]]
+    assert load(tmp_path / "a.npy", holdout=0.0, channels=3).shape == (3, 8, 8)
+    np.save(tmp_path / "c.npy", COLOUR[None])
+    assert load(tmp_path / "c.npy", holdout=0.0, channels=1).pixels.flatten().tolist() == [76, 150, 29, 255]
+    assert load("images", holdout=0.0, path=tmp_path / "c.npy").shape == (3, 2, 2)
+
+
+@pytest.mark.parametrize("labels", [[3, 1, 1, 3, 2] * 8, list("cbaac") * 8])
+def test_images_from_arrays_with_labels(tmp_path: Path, labels: list[Any]) -> None:
+    n = len(labels)
+    pixels = np.arange(n, dtype=np.uint8)[:, None, None] * np.ones((1, 2, 2), np.uint8)
+    np.savez(tmp_path / "a.npz", images=pixels, labels=np.array(labels))
+    train, test = splits(tmp_path / "a.npz")
+    assert sorted(values(train) + values(test)) == list(range(n))
+    for images in (train, test):
+        assert images.labels == tuple(sorted({str(label) for label in labels}))
+        found = np.repeat(images.labels, images.count)
+        assert [str(labels[v]) for v in values(images)] == found.tolist()
+
+
+def torn(path: Path) -> None:
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 6), np.uint8)).save(path)
+    path.write_bytes(path.read_bytes()[:60])
+
+
+# what to write, options, type of error, and what its message must say
+BAD: dict[str, tuple[Callable[[Path], Any], dict[str, Any], type[Exception], str]] = {
+    "an empty folder": (lambda p: p.mkdir(), {}, ValueError, r"data: expected image files \(.png, .* got none"),
+    "a folder of something else": (
+        lambda p: (p.mkdir(), (p / "a.txt").write_text("x")),
+        {},
+        ValueError,
+        r"data: expected image files",
+    ),
+    "a file that is no image": (
+        lambda p: (folder_of(p, {"a": 2}), (p / "a" / "z.png").write_text("x")),
+        {},
+        ValueError,
+        r"data/a/z.png: expected an image, but it cannot be read \(",
+    ),
+    "half a file": (
+        lambda p: torn(folder_of(p, {"a": 2}) / "a" / "z.png"),
+        {},
+        ValueError,
+        r"data/a/z.png: expected an image, but it cannot be read",
+    ),
+    "floating point pixels": (
+        lambda p: (p.mkdir(), Image.fromarray(np.zeros((2, 2), np.float32)).save(p / "a.tiff")),
+        {},
+        ValueError,
+        r"a.tiff: .*floating point pixels, whose range is not known",
+    ),
+    "two sizes": (
+        lambda p: (folder_of(p, {"a": 2}), grey(1, 7).save(p / "a" / "z.png")),
+        {},
+        ValueError,
+        r"data/a/z.png: expected 6×6 \(height × width\) like a/000.png, got 7×7 .* give size=",
+    ),
+    "images and sub-folders": (
+        lambda p: folder_of(p, {"": 1, "a": 1}),
+        {},
+        ValueError,
+        r"data: expected images either in it or in its sub-folders .* 000.png and a/000.png",
+    ),
+    "a text file": (lambda p: p.write_text("x"), {}, ValueError, r"data: expected a folder .* got a file \*$"),
+    "one image to test with": (
+        lambda p: folder_of(p, {"": 1}),
+        {"split": "test"},
+        ValueError,
+        r"data: expected images for the test split, but none is held out of 1 in 1 classes with holdout=0.25",
+    ),
+    "no holdout to test with": (
+        lambda p: folder_of(p, {"": 5}),
+        {"split": "test", "holdout": 0.0},
+        ValueError,
+        r"none is held out of 5 .* holdout=0.0; it takes a holdout above 0",
+    ),
+    "everything held out": (
+        lambda p: folder_of(p, {"": 5}),
+        {"holdout": 1.0},
+        ValueError,
+        r"holdout: expected a share from 0 to less than 1, got 1.0",
+    ),
+    "two channels": (lambda p: None, {"channels": 2}, ValueError, r"channels: expected 1 \(grey\), 3 .* got 2"),
+    "binary colour": (
+        lambda p: None,
+        {"channels": 3, "binary": 0.5},
+        ValueError,
+        r"binary: expected grey images, got channels=3",
+    ),
+    "a threshold of 128": (
+        lambda p: None,
+        {"binary": 128.0},
+        ValueError,
+        r"binary: .* above 0 and up to 1, got 128",
+    ),
+    "no size": (lambda p: None, {"size": 0}, ValueError, r"size: expected a side or \(height, width\) .* got 0"),
+    "three sizes": (lambda p: None, {"size": (1, 2, 3)}, ValueError, r"size: .* got \(1, 2, 3\)"),
+    "size as text": (lambda p: None, {"size": "28"}, ValueError, r"size: .* got '28'"),
+}
+
+BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
+    "one image": ({"images": np.zeros((2, 2), np.uint8)}, r"got shape \(2, 2\)$"),
+    "two channels": (
+        {"images": np.zeros((1, 4, 4, 2), np.uint8)},
+        r"with 1 or 3 channels, got shape \(1, 4, 4, 2\)",
+    ),
+    "channels first": ({"images": np.zeros((1, 3, 4, 4), np.uint8)}, r"\(1, 3, 4, 4\); put the channels last"),
+    "no images": ({"images": np.zeros((0, 4, 4), np.uint8)}, r"got shape \(0, 4, 4, 1\)"),
+    "whole numbers": ({"images": np.zeros((1, 4, 4), np.int64)}, r"expected uint8, bool, or floating .* got int64"),
+    "too large": ({"images": np.full((1, 4, 4), 1.5)}, r"on \[0, 1\], got values from 1.5 to 1.5"),
+    "negative": ({"images": np.full((1, 4, 4), -0.5)}, r"on \[0, 1\], got values from -0.5"),
+    "NaN": ({"images": np.full((1, 4, 4), np.nan)}, r"on \[0, 1\], got values from nan"),
+    "objects": ({"images": np.array([None])}, r"without objects, but: Object arrays cannot be loaded"),
+    "another key": ({"x": np.zeros(3), "y": np.zeros(3)}, r"there is no key `images`, only x, y"),
+    "a label too many": (
+        {"images": np.zeros((2, 2, 2), np.uint8), "labels": np.zeros(3)},
+        r"expected one label for each of 2 images, got shape \(3,\)",
+    ),
+}
+
+
+@pytest.mark.usefixtures("no_shape_checks")
+@pytest.mark.parametrize("name", BAD)
+def test_bad_images_are_named(tmp_path: Path, name: str) -> None:
+    write, options, kind, message = BAD[name]
+    write(tmp_path / "data")
+    with pytest.raises(kind, match=message):
+        load(tmp_path / "data", **options)
+
+
+@pytest.mark.parametrize("name", BAD_ARRAYS)
+def test_bad_arrays_are_named(tmp_path: Path, name: str) -> None:
+    arrays, message = BAD_ARRAYS[name]
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(ValueError, match=rf"a\.npz: .*{message}"):
+        load(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+@pytest.mark.parametrize("keep", [0, 60, 150])
+def test_torn_arrays_are_named(tmp_path: Path, suffix: str, keep: int) -> None:
+    path = tmp_path / f"a{suffix}"
+    save: Any = np.save if suffix == ".npy" else np.savez
+    save(path, **{"arr" if suffix == ".npy" else "images": np.zeros((9, 5, 5), np.uint8)})
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(ValueError, match=rf"a\{suffix}: expected arrays saved by numpy"):
+        load(path)

@@ -1,0 +1,326 @@
+"""Omniglot is prepared by the protocol and found in all its places; what is wrong with the files is said.
+
+The real thing is looked for in KANERVA_DATA and beside the repository; a small one with the same layout does for
+the rest: 5 characters by 2 drawers.
+"""
+
+import functools
+import io
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from server import serving
+
+from kanerva import files
+from kanerva.data import ClassImages, load, omniglot
+
+PLACES = [
+    Path(os.environ.get("KANERVA_DATA", "/nowhere")),
+    Path(__file__).parents[2] / "shared" / "data" / "omniglot",
+]
+REAL = next(
+    (p for place in PLACES for p in (place, place / "omniglot") if (p / "images_background.zip").exists()), None
+)
+real = pytest.mark.skipif(
+    REAL is None, reason="omniglot's zips are neither in KANERVA_DATA nor beside the repository"
+)
+
+
+@pytest.fixture(scope="module")
+def both() -> dict[str, ClassImages]:
+    return {split: load("omniglot", split, data_dir=str(REAL)) for split in ("train", "test")}
+
+
+def slowly(ink: np.ndarray) -> np.ndarray:
+    """The protocol in fractions: the ink within each square of 3.75 × 3.75, at least 0.4 of its area."""
+    n, side = len(ink), Fraction(len(ink), 28)
+    out = np.zeros((28, 28), np.uint8)
+    for i in range(28):
+        for j in range(28):
+            area = Fraction(0)
+            for y in range(int(i * side), min(n, int((i + 1) * side) + 1)):
+                for x in range(int(j * side), min(n, int((j + 1) * side) + 1)):
+                    if ink[y, x]:
+                        height = min((i + 1) * side, y + 1) - max(i * side, y)
+                        width = min((j + 1) * side, x + 1) - max(j * side, x)
+                        area += max(height, 0) * max(width, 0)
+            out[i, j] = area / side**2 >= Fraction(2, 5)
+    return out
+
+
+@real
+def test_omniglot_has_the_protocols_splits(both: dict[str, ClassImages]) -> None:
+    order = np.random.default_rng(0).permutation(1623)
+    for split, chosen in (("train", order[:1200]), ("test", order[1200:])):
+        images = both[split]
+        assert images.labels == tuple(f"{i + 1:04d}" for i in chosen)
+        assert (len(images), images.shape, images.binary) == (20 * len(chosen), (1, 28, 28), True)
+        assert (images.count == 20).all()
+    assert (both["train"].num_classes, both["test"].num_classes) == (1200, 423)
+
+
+@real
+def test_omniglot_images_are_those_of_a_slow_reference(both: dict[str, ClassImages]) -> None:
+    assert REAL is not None
+    place = {label: (split, c) for split in both for c, label in enumerate(both[split].labels)}
+    for part in ("images_background", "images_evaluation"):
+        with zipfile.ZipFile(REAL / f"{part}.zip") as file:
+            names = sorted(name for name in file.namelist() if name.endswith(".png"))
+            for name in names[:: len(names) // 6]:
+                with Image.open(io.BytesIO(file.read(name))) as image:
+                    ink = 1 - np.asarray(image, np.uint8)
+                character, drawer = name.rsplit("/", 1)[-1].removesuffix(".png").split("_")
+                split, c = place[character]
+                assert np.array_equal(both[split].pixels[20 * c + int(drawer) - 1, 0].numpy(), slowly(ink)), name
+
+
+@real
+def test_omniglot_mean_ink(both: dict[str, ClassImages]) -> None:
+    """As measured; area averages of exactly 0.4 are 0.3 % of all, so this number notices a ≥ that became a >."""
+    every = torch.cat([both["train"].pixels, both["test"].pixels]).double()
+    assert float(every.mean()) == pytest.approx(0.092625, abs=1e-6)
+    assert int(every.sum((1, 2, 3)).min()) > 0
+
+
+def test_omniglot_reduction_is_exact_at_the_threshold() -> None:
+    """Random ink, and a square filled to 88 and to 90 of 225 parts; 90 is 0.4."""
+    random = np.random.default_rng(0)
+    for density in (0.1, 0.4, 0.5):
+        ink = random.random((105, 105)) < density
+        assert np.array_equal(omniglot.reduce(ink), slowly(ink))
+    # The second square is 1/4, 3 × 1 and 1/2 of a pixel each way; in parts of 1/16: whole 16, edges 4 and 8.
+    ink = np.zeros((105, 105), bool)
+    ink[4:7, 4] = True  # 48
+    ink[4:6, 5] = True  # 80
+    ink[7, 4] = True  # 88
+    assert not omniglot.reduce(ink)[1, 1]
+    ink[3, 7] = True  # 90: a quarter by a half
+    assert omniglot.reduce(ink)[1, 1]
+
+
+# A small omniglot
+
+
+def png(array: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(array).save(out, "PNG")
+    return out.getvalue()
+
+
+def drawing(character: int, drawer: int) -> np.ndarray:
+    """White paper with a black rectangle of its own."""
+    paper = np.full((105, 105), True)
+    paper[10 : 30 + 10 * character, 20 : 40 + 5 * drawer] = False
+    return paper
+
+
+def archive(characters: range, part: str, extra: dict[str, bytes] | None = None) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
+        for c in characters:
+            for d in (1, 2):
+                name = f"{part}/Alphabet/character{c:02d}/{c:04d}_{d:02d}.png"
+                file.writestr(name, png(drawing(c, d)))
+                file.writestr(f"__MACOSX/{name}", b"not an image")
+        for name, data in (extra or {}).items():
+            file.writestr(name, data)
+    return out.getvalue()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> dict[str, bytes]:
+    """The zips of a small omniglot, as bytes, and a module that believes in it."""
+    monkeypatch.setattr(omniglot, "PARTS", {"images_background": 3, "images_evaluation": 2})
+    monkeypatch.setattr(omniglot, "CLASSES", 5)
+    monkeypatch.setattr(omniglot, "DRAWERS", 2)
+    monkeypatch.setattr(omniglot, "TRAIN", 3)
+    monkeypatch.setattr(omniglot, "URL", "http://127.0.0.1:9")  # nobody listens there
+    quick = functools.partial(files.download, pause=0.01, attempts=3, timeout=5.0)
+    monkeypatch.setattr(omniglot, "download", quick)
+    return {
+        "images_background.zip": archive(range(1, 4), "images_background"),
+        "images_evaluation.zip": archive(range(4, 6), "images_evaluation"),
+    }
+
+
+def put(zips: dict[str, bytes], folder: Path, unpacked: bool = False) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in zips.items():
+        if unpacked:
+            zipfile.ZipFile(io.BytesIO(data)).extractall(folder)
+        else:
+            (folder / name).write_bytes(data)
+
+
+def check(split: str = "train", **options: str | Path) -> None:
+    """Load the small omniglot and see that it is whole and in its order."""
+    images = load("omniglot", split, **options)
+    order = np.random.default_rng(0).permutation(5)
+    chosen = order[:3] if split == "train" else order[3:]
+    assert images.labels == tuple(f"{c + 1:04d}" for c in chosen)
+    for k, c in enumerate(chosen):
+        for d in range(2):
+            assert np.array_equal(images.pixels[2 * k + d, 0].numpy(), slowly(~drawing(c + 1, d + 1)))
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+@pytest.mark.parametrize("under", ["", "omniglot", "python", "omniglot/python"])
+def test_omniglot_in_a_given_folder(small: dict[str, bytes], tmp_path: Path, unpacked: bool, under: str) -> None:
+    put(small, tmp_path / "given" / under, unpacked)
+    check("train", data_dir=tmp_path / "given")
+    check("test", data_dir=str(tmp_path / "given"))
+
+
+@pytest.mark.parametrize("under", ["", "omniglot"])
+def test_omniglot_in_the_folder_of_the_environment(
+    small: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, under: str
+) -> None:
+    put(small, tmp_path / "named" / under)
+    monkeypatch.setenv("KANERVA_DATA", str(tmp_path / "named"))
+    check()
+
+
+@pytest.mark.parametrize("unpacked", [False, True])
+def test_omniglot_in_the_cache(small: dict[str, bytes], own_cache: Path, unpacked: bool) -> None:
+    put(small, own_cache / "omniglot", unpacked)
+    check()
+
+
+def test_omniglot_prepared_once(small: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(small, tmp_path / "given")
+    check(data_dir=tmp_path / "given")
+    calls = []
+    prepare = omniglot.prepare
+    monkeypatch.setattr(omniglot, "prepare", lambda sources: calls.append(1) or prepare(sources))
+    check("test", data_dir=tmp_path / "given")
+    check()  # the originals are not needed any more
+    assert not calls
+    os.utime(tmp_path / "given" / "images_background.zip", (1, 1))
+    check(data_dir=tmp_path / "given")
+    assert len(calls) == 1  # another file, as far as one can see
+
+
+def test_omniglot_with_a_spoiled_cache(small: dict[str, bytes], own_cache: Path, tmp_path: Path) -> None:
+    put(small, tmp_path / "given")
+    check(data_dir=tmp_path / "given")
+    (path,) = own_cache.glob("*.npz")
+    path.write_bytes(path.read_bytes()[:100])
+    check(data_dir=tmp_path / "given")
+
+
+def test_omniglot_downloaded(small: dict[str, bytes], own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(small, ["cut", 503]) as server:
+        monkeypatch.setattr(omniglot, "URL", server.url)
+        check()
+        assert len(server.asked) == 4
+        check("test")
+        assert len(server.asked) == 4
+    names = sorted(p.name for p in (own_cache / "omniglot").iterdir() if p.suffix == ".zip")
+    assert names == ["images_background.zip", "images_evaluation.zip"]
+
+
+def test_omniglot_download_that_is_no_zip(
+    small: dict[str, bytes], own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = small["images_background.zip"]
+    flipped = whole[:60] + bytes([whole[60] ^ 255]) + whole[61:]
+    for bad in (b"<html>", whole[:-30], flipped):
+        with serving({**small, "images_background.zip": bad}) as server:
+            monkeypatch.setattr(omniglot, "URL", server.url)
+            with pytest.raises(
+                FileNotFoundError, match=r"The download failed: .*what came is broken .* was removed"
+            ):
+                load("omniglot")
+        assert not list((own_cache / "omniglot").glob("*.zip*"))
+
+
+def test_omniglot_without_network_or_files(small: dict[str, bytes], own_cache: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        load("omniglot")
+    said = str(caught.value)
+    assert "images_background.zip and images_evaluation.zip" in said
+    assert str(own_cache / "omniglot") in said
+    assert "KANERVA_DATA" in said
+    assert "found nothing" in said
+    assert "The download failed: http://127.0.0.1:9/images_background.zip: no luck in 3 attempts" in said
+
+
+def spoil(how: str, folder: Path, small: dict[str, bytes]) -> None:
+    path = folder / "images_evaluation.zip"
+    data = path.read_bytes()
+    if how == "truncated":
+        path.write_bytes(data[: len(data) // 2])
+    elif how == "text":
+        path.write_bytes(b"hello")
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "flipped":
+        with zipfile.ZipFile(path) as file:
+            at = file.infolist()[0].header_offset + 30 + len(file.infolist()[0].filename) + 5
+        path.write_bytes(data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :])
+    elif how == "another zip":
+        path.write_bytes(archive(range(0), ""))
+    elif how == "the other zip":
+        path.write_bytes(small["images_background.zip"])
+    elif how == "an image missing":
+        path.write_bytes(archive(range(4, 5), "images_evaluation"))
+    elif how == "an image of another size":
+        path.write_bytes(archive(range(4, 5), "e", {"e/0005_01.png": png(np.zeros((105, 104), bool))}))
+    elif how == "an image of another number":
+        path.write_bytes(archive(range(4, 6), "e", {"e/0006_01.png": b""}))
+    elif how == "an image that is none":
+        path.write_bytes(archive(range(4, 5), "e", {"e/0005_01.png": b"hello"}))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("truncated", "expected a zip, but it cannot be read .* usual cause: an unfinished copy"),
+        ("text", "expected a zip, but it cannot be read"),
+        ("empty", "expected a zip, but it cannot be read"),
+        ("flipped", r".*0004_01.png cannot be read \(.*\); usual cause"),
+        ("another zip", "expected 4 images such as 0001_01.png, got 0"),
+        ("the other zip", "expected each of .* once, got .*0001_01.png as well"),
+        ("an image missing", "expected 4 images .* got 2"),
+        ("an image of another size", "expected images of 105×105, got e/0005_01.png of 104×105"),
+        ("an image of another number", "expected each of .* got e/0006_01.png"),
+        ("an image that is none", "e/0005_01.png cannot be read"),
+    ],
+)
+def test_omniglot_says_which_file_is_wrong(small: dict[str, bytes], tmp_path: Path, how: str, message: str) -> None:
+    put(small, tmp_path / "given")
+    spoil(how, tmp_path / "given", small)
+    with pytest.raises(ValueError, match=rf"given/images_evaluation\.zip: {message}"):
+        load("omniglot", data_dir=tmp_path / "given")
+
+
+def without(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (shutil.rmtree, "no such folder"),
+        (without("images_evaluation.zip"), "found images_background.zip"),
+        (without("images_background.zip"), "found images_evaluation.zip"),
+    ],
+)
+def test_omniglot_given_folder_without_it(
+    small: dict[str, bytes], tmp_path: Path, change: Callable[[Path], None], found: str
+) -> None:
+    put(small, tmp_path / "given")
+    check(data_dir=tmp_path / "given")  # a prepared copy does not hide the mistake
+    change(tmp_path / "given")
+    with pytest.raises(
+        FileNotFoundError, match=rf"omniglot: expected images_background.zip .* in .*given, .*{found}"
+    ):
+        load("omniglot", data_dir=tmp_path / "given")
