@@ -40,9 +40,7 @@ def main() -> None:
         note = "  more patterns than rows" if T > K else ""
         print(f"{T:7} {before:7.2f} {after:9.2f} {best:10.2f} {took:6.1f} ms{note}")
     print("\nprojected: the cue without the noise that lies outside the span of the stored patterns. Up to its")
-    print(
-        "number of rows the memory does as well, without being shown the patterns again; beyond, patterns share rows."
-    )
+    print("number of rows the memory does as well, without seeing the patterns again; beyond, patterns share rows.")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from cases import case, normal
@@ -105,7 +107,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "codes on another device": (
         lambda: memory.write(STATE, Z.to("meta"), S2),
         ValueError,
-        r"z: expected device cpu like the memory, got meta",
+        r"z: expected device cpu like the rest, got meta",
     ),
     "noise on another device": (
         lambda: memory.write(STATE, Z, S2.to("meta")),
@@ -124,12 +126,36 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "negative noise": (lambda: memory.write(STATE, Z, -S2), ValueError, r"noise_var: .* positive.* got -0.3"),
     "NaN noise": (lambda: memory.write(STATE, Z, NAN), ValueError, r"noise_var: .* got nan"),
     "infinite noise": (lambda: memory.write(STATE, Z, INF), ValueError, r"noise_var: .* got inf"),
+    "no noise at all": (lambda: memory.write(STATE, Z, None), TypeError, r"noise_var: .* got None"),  # type: ignore[arg-type]
+    "noise as a truth": (lambda: memory.write(STATE, Z, True), TypeError, r"noise_var: .* got True of type bool"),
+    "noise below float32": (
+        lambda: memory.predict(STATE.to(torch.float32), W.float(), 1e-50),
+        ValueError,
+        r"noise_var: .* got 1e-50, which torch.float32 cannot hold",
+    ),
+    "no codes at all": (lambda: memory.address(None, STATE, S2), TypeError, r"z: .* got NoneType"),  # type: ignore[arg-type]
+    "no weights at all": (lambda: memory.read(STATE, None), TypeError, r"w: .* got NoneType"),  # type: ignore[arg-type]
+    "what write gave": (
+        lambda: memory.read(memory.write(STATE, Z, S2), W),  # type: ignore[arg-type]
+        TypeError,
+        r"state: .* got tuple; .* memory.write gives a pair \(state, weights\)",
+    ),
+    "U of a batch that z does not fit": (
+        lambda: memory.write(MemoryState(R[0], U), normal(3, 3, 5), S2),
+        ValueError,
+        r"batch axes: .* \(2,\) of state, \(3,\) of z",
+    ),
+    "codes that overflow": (
+        lambda: memory.write(MemoryState(R.float() * 1e25, U.float()), Z.float(), 1.0),
+        ValueError,
+        r"R Rᵀ \+ noise_var I: expected finite values, got an overflow of torch.float32",
+    ),
     "noise for each dimension": (
         lambda: memory.write(STATE, Z, S2.expand(5)),
         ValueError,
         r"noise_var: expected one .* got shape \(5,\)",
     ),
-    "noise as text": (lambda: memory.write(STATE, Z, "1"), TypeError, r"noise_var: .* got str"),  # type: ignore[arg-type]
+    "noise as text": (lambda: memory.write(STATE, Z, "1"), TypeError, r"noise_var: .* got '1' of type str"),  # type: ignore[arg-type]
     "negative prior": (lambda: memory.prior(R, -1), ValueError, r"prior_var: .* got -1"),
     "no weight variance": (lambda: memory.kl_weights(W, 0), ValueError, r"weight_var: .* got 0"),
     "a batch that is a number": (
@@ -163,7 +189,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"q and p: expected memories of one size, got R of \(2, 4, 5\) and \(2, 3, 5\)",
     ),
-    "an update with a whole episode": (
+    "an update with another size": (
         lambda: memory.update(STATE, W[:, 0], Z[:, 0, :3], S2),
         ValueError,
         r"z: expected shape \(\*b, C\) with C = 5",
@@ -187,6 +213,30 @@ def test_noise_lost_in_rounding_is_an_error_not_a_clamp() -> None:
         memory.write(memory.prior(rows, 1.0), normal(2, 50, dtype=torch.float32), 1e-20)
 
 
+def test_a_u_lost_in_rounding_is_an_error() -> None:
+    """200 writes in float32 with a noise far below its rounding: write says so, not the call after it."""
+    z = normal(200, 100, dtype=torch.float32)
+    with pytest.raises(ValueError, match=r"U after writing: expected a positive definite matrix|W U Wᵀ"):
+        memory.write(memory.prior(normal(32, 100, dtype=torch.float32), 1.0), z, 1e-8)
+
+
+@pytest.mark.parametrize("value", [1, 0.3, np.float32(0.3), np.float64(0.3), Fraction(1, 3)], ids=repr)
+def test_any_real_number_is_a_variance(value: Any) -> None:
+    expected = memory.predict(STATE, W, float(value))[1]
+    torch.testing.assert_close(memory.predict(STATE, W, value)[1], expected)
+
+
+def test_functions_run_under_vmap_and_grad() -> None:
+    """torch.func has no values to look at: the checks step aside."""
+    written, w = memory.write(STATE, Z, S2)
+    mapped = torch.func.vmap(lambda R, U, z: memory.write(MemoryState(R, U), z, S2))(R, U, Z)
+    torch.testing.assert_close(mapped[0].R, written.R)
+    torch.testing.assert_close(mapped[1], w)
+    lone = MemoryState(R[0], U[0])
+    slope = torch.func.grad(lambda z: memory.write(lone, z, S2)[0].R.sum())(Z[0])
+    assert slope.shape == Z[0].shape
+
+
 def test_value_checks_can_be_switched_off() -> None:
     with kanerva.deep_checks(False):
         state, _ = memory.write(STATE, spoiled(Z, NAN), S2)
@@ -198,6 +248,7 @@ def test_value_checks_can_be_switched_off() -> None:
 
 
 @cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_gpu_unless_asked() -> None:
     state, z, w = STATE.to("cuda"), Z.cuda(), W.cuda()
     torch.cuda.synchronize()

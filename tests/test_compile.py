@@ -38,6 +38,18 @@ def gradients(function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> t
     return (*outputs, *torch.autograd.grad(total, leaves))
 
 
+@pytest.mark.filterwarnings("default")
+def test_plain_numbers_do_not_break_the_graph() -> None:
+    """A variance that is a float, and then another one: the second makes it a symbol."""
+    c = case((2,), T=3)
+    torch.compiler.reset()
+    compiled = torch.compile(
+        lambda z, noise_var: memory.write(c.state, z, noise_var)[0].R, fullgraph=True, backend="aot_eager"
+    )
+    for noise_var in (0.3, 0.4, 2.0):
+        torch.testing.assert_close(compiled(c.z, noise_var), memory.write(c.state, c.z, noise_var)[0].R)
+
+
 @pytest.mark.filterwarnings("default")  # the compiler's own warnings differ from version to version
 @pytest.mark.parametrize(("K", "C"), [(4, 5), (5, 4)])
 def test_one_graph_forward_and_backward(K: int, C: int, device: str) -> None:

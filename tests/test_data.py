@@ -123,6 +123,7 @@ def test_episodes_without_a_generator_follow_the_global_one() -> None:
 
 
 @cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_gpu() -> None:
     images = numbered().to("cuda")
     g = generator(0, "cuda")

@@ -80,6 +80,21 @@ def test_kl_memory(leaves: tuple[Tensor, ...]) -> None:
     check(lambda R, U, R0, U0: memory.kl_memory(MemoryState(R, U), MemoryState(R0, U0)), R, U, *p)
 
 
+def test_absorb(leaves: tuple[Tensor, ...]) -> None:
+    R, U, w, z, _ = leaves
+    check(lambda R, U, w, H: memory.absorb(MemoryState(R, U), w.mT @ w, H), R, U, w, w.mT @ z)
+
+
+def test_weight_root_and_its_kl(leaves: tuple[Tensor, ...]) -> None:
+    R, U, w, _, s2 = leaves
+
+    def both(R: Tensor, w: Tensor, s2: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        root = memory.weight_root(MemoryState(R, U), s2, scale)
+        return root, memory.kl_weights_full(w, root)
+
+    check(both, R, w, s2, torch.tensor(0.4, dtype=torch.float64))
+
+
 def test_kl_weights(leaves: tuple[Tensor, ...]) -> None:
     check(memory.kl_weights, leaves[2], leaves[4])
 

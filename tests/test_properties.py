@@ -64,6 +64,7 @@ def test_observing_never_adds_uncertainty(c: Case) -> None:
     state, _ = memory.write(c.state, c.z, c.noise_var)
     assert torch.equal(state.U, state.U.mT)
     assert bool((torch.linalg.eigvalsh(state.U) > 0).all())
+    # rounding of eigenvalues of at most 1
     assert bool((torch.linalg.eigvalsh(c.state.U - state.U) > -1e-12).all())
 
 

@@ -3,8 +3,8 @@
 Ranks, sizes, dtypes and devices are always checked; no data is read for that. Values (finite codes, positive
 variances, a positive definite U) are checked on the CPU only, because looking at data on a GPU makes the host wait
 for it. There a bad value comes out as NaN instead. The check of U costs K³ a call in functions that use it.
-`deep_checks` turns the value checks on for any device, or off; so does the environment variable KANERVA_DEEP_CHECKS=1
-or 0 for a whole program. Inside torch.compile and torch.func transforms, where there are no values, they are off.
+`deep_checks` turns the value checks on for any device, or off; so does the environment variable
+KANERVA_DEEP_CHECKS=1 or 0 for a whole program. Inside torch.compile and torch.func transforms they are off.
 
 Arguments that a caller may have got wrong are of type Any here: anything can come.
 """

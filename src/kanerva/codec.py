@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu, silu
@@ -57,7 +58,7 @@ class Encoder(nn.Module):
         self.down = nn.ModuleList(nn.Conv2d(a, b, 4, stride=2, padding=1) for a, b in pairwise(widths))
         self.blocks = nn.ModuleList(_blocks(width, config) for width in config.filters)
         self.out = nn.Linear(config.filters[-1] * math.prod(sizes(image, config)[-1]), code)
-        _glorot(self)
+        _start(self)
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n code"]:
         h = x
@@ -79,10 +80,10 @@ class Decoder(nn.Module):
         self.start = nn.Linear(code, widths[0] * math.prod(self.sizes[0]))
         self.blocks = nn.ModuleList(_blocks(width, config) for width in widths[:-1])
         self.up = nn.ModuleList(nn.ConvTranspose2d(a, b, 4, stride=2, padding=1) for a, b in pairwise(widths))
-        _glorot(self)
+        _start(self)
 
     def forward(self, z: Float[Tensor, "n code"]) -> Float[Tensor, "n c h w"]:
-        h = self.start(z).unflatten(1, (-1, *self.sizes[0]))
+        h = self.start(z).unflatten(1, (-1, *self.sizes[0])).contiguous(memory_format=torch.channels_last)
         for blocks, up, (height, width) in zip(self.blocks, self.up, self.sizes[1:], strict=True):
             h = up(self.activation(blocks(h)))[..., :height, :width]
         return h
@@ -106,8 +107,9 @@ def _norm(width: int, config: CodecConfig) -> nn.Module:
     return nn.GroupNorm(math.gcd(8, width), width) if config.norm == "group" else nn.Identity()
 
 
-def _glorot(module: nn.Module) -> None:
-    """Glorot's initialisation, biases at zero [app. B]."""
+def _start(module: nn.Module) -> None:
+    """Glorot's initialisation, biases at zero [app. B]; channels last, which is up to twice as fast on a CPU."""
+    module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
             nn.init.xavier_uniform_(layer.weight)

@@ -112,7 +112,7 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
         RunConfig(
             model=ModelConfig(),
             data=DataConfig("glyphs"),
-            train=TrainConfig(steps=1_500, lr=2e-3, evaluate_every=500, save_every=500, log_every=10),
+            train=TrainConfig(steps=1_200, lr=2e-3, evaluate_every=300, save_every=300, log_every=20),
         ),
     ),
     "omniglot-paper": (

@@ -261,9 +261,9 @@ def _address(
     K, C = R.shape[-2:]
     if K <= C:
         L = _cholesky(_ridge(R @ R.mT, noise_var), "R Rᵀ + noise_var I")
-        return torch.cholesky_solve(R @ z.mT, L).mT
+        return _solve(L, R @ z.mT).mT
     L = _cholesky(_ridge(R.mT @ R, noise_var), "RᵀR + noise_var I")
-    return torch.cholesky_solve(z.mT, L).mT @ R.mT
+    return _solve(L, z.mT).mT @ R.mT
 
 
 def _update(
@@ -333,6 +333,11 @@ def _cholesky(A: Float[Tensor, "*b N N"], name: str) -> Float[Tensor, "*b N N"]:
         checks.factored(name, A, info)
         return L
     return L.masked_fill(info[..., None, None] > 0, torch.nan)
+
+
+def _solve(L: Float[Tensor, "*#b N N"], B: Float[Tensor, "*#b N M"]) -> Float[Tensor, "*#b N M"]:
+    """A⁻¹B from the factor A = L Lᵀ; unlike torch.cholesky_solve, a CUDA graph can capture it."""
+    return torch.linalg.solve_triangular(L.mT, _solve_lower(L, B), upper=True)
 
 
 def _solve_lower(L: Float[Tensor, "*#b N N"], B: Float[Tensor, "*#b N M"]) -> Float[Tensor, "*#b N M"]:

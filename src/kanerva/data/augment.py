@@ -47,12 +47,20 @@ def augment(
     if not flat.numel():
         return x.clone()
     theta = _maps(flat, generator, math.radians(rotation), scale, shear, shift)
-    grid = F.affine_grid(theta, list(flat.shape), align_corners=False)
+    grid = (_places(flat) @ theta.mT[:, None]).to(x.dtype)
     y = F.grid_sample(flat, grid, padding_mode="zeros" if binary else "border", align_corners=False)
     if binary:
         y = (y >= 0.5).to(x.dtype)
         y = torch.where((y.sum((1, 2, 3)) > 0)[:, None, None, None], y, flat)
     return y.reshape(x.shape)
+
+
+def _places(x: Float[Tensor, "N channels height width"]) -> Float[Tensor, "height width 3"]:
+    """The centres (x, y, 1) of all pixels on [−1, 1]; F.affine_grid would make the host wait for a GPU."""
+    y, x_ = (
+        torch.linspace(1 / n - 1, 1 - 1 / n, n, dtype=x.dtype, device=x.device) for n in (x.shape[-2], x.shape[-1])
+    )
+    return torch.stack([*torch.meshgrid(x_, y, indexing="xy"), torch.ones_like(y[:, None] * x_)], -1)
 
 
 def _maps(

@@ -1,0 +1,184 @@
+"""The command line: what it prints, and what it says when something is wrong."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from runs import patterns, tiny
+from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
+
+import kanerva
+from kanerva.cli import main
+
+pytestmark = pytest.mark.usefixtures("no_shape_checks")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a few steps."""
+    folder = tmp_path_factory.mktemp("cli")
+    kanerva.train(tiny(folder), folder / "run")
+    return folder / "run"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    main(list(arguments))
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command says when it fails; it must fail."""
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    output = capsys.readouterr()
+    assert end.value.code not in (0, None)
+    return output.out + output.err + str(end.value.code)
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "--help")
+    assert all(word in text for word in ("train", "evaluate", "info", "data"))
+    assert said(capsys) == text
+    assert kanerva.__version__ in said(capsys, "--version")
+
+
+@pytest.mark.parametrize(
+    "command", [["train"], ["train", "demo"], ["train", "omniglot"], ["evaluate"], ["info"], ["data"]], ids=" ".join
+)
+def test_every_flag_is_explained(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert "(default: )" not in text
+    if command == ["train", "demo"]:
+        for flag in ("--steps", "--lr", "--data-dir", "--filters", "--depth", "--rows", "--out", "--resume"):
+            assert f"{flag} " in text, flag
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "command: expected one of train, evaluate, info, data, got 'trian'; did you mean 'train'?"),
+        (
+            ["train", "dmo"],
+            "preset: expected one of demo, omniglot-paper, omniglot, got 'dmo'; did you mean 'demo'?",
+        ),
+        (["train", "demo", "--stps", "3"], "--steps"),
+        (["train", "demo", "--steps", "many"], "--steps"),
+        (["train", "demo", "--norm", "batch"], "--norm"),
+        (["evaluate", "nowhere.safetensors"], "kanerva: nowhere.safetensors: no such file"),
+        (["data", "--dataset", "glyfs"], "did you mean 'glyphs'?"),
+        (["data", "--dataset", "omniglot", "--data-dir", "nowhere"], "images_background.zip"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_answered(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = refused(capsys, *arguments)
+    assert message in text
+    assert "Traceback" not in text
+
+
+def test_train_then_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--dataset", str(patterns(tmp_path)), "--out", str(tmp_path / "run"), "--steps", "2", "--lengths", "4"]
+    flags += ["--batch", "2", "--rows", "4", "--filters", "4", "--evaluate-images", "40", "--device", "cpu"]
+    assert "nats per test image" in said(capsys, "train", "demo", *flags)
+    assert "holds a run already" in refused(capsys, "train", "demo", *flags)
+    flags[flags.index("--steps") + 1] = "3"
+    said(capsys, "train", "demo", *flags, "--resume")
+    assert json.loads(said(capsys, "info", str(tmp_path / "run"), "--json"))["step"] == 3
+
+
+def test_evaluate_prints_a_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "evaluate", str(run), "--images", "100", "--length", "5")
+    assert "nats per image" in text
+    assert "predicting the mean image" in text
+    score = json.loads(said(capsys, "evaluate", str(run), "--images", "100", "--length", "5", "--json"))
+    assert score["images"] >= 100
+    assert {"nats", "nats_stderr", "reconstruction", "kl_weights", "kl_memory", "autoencoder"} <= set(score)
+    assert f"{score['nats']:.2f} ± {score['nats_stderr']:.2f}" in text
+
+
+def test_the_error_shrinks_with_more_images(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few, many = (
+        json.loads(said(capsys, "evaluate", str(run), "--images", n, "--length", "5", "--json"))
+        for n in ("400", "6400")
+    )
+    assert few["nats_stderr"] / many["nats_stderr"] == pytest.approx(4, rel=0.3)
+    assert abs(few["nats"] - many["nats"]) < 4 * few["nats_stderr"]
+
+
+def test_a_script_with_code_of_its_own_finds_the_same_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Read the checkpoint with safetensors and json alone, and score it in NumPy and plain convolutions."""
+    ours = json.loads(said(capsys, "evaluate", str(run), "--images", "4000", "--length", "5", "--json"))
+    path = run / "last.safetensors"
+    p = {
+        k.removeprefix("model."): v.double() for k, v in safetensors.torch.load_file(path).items() if "model." in k
+    }
+    test = kanerva.data.load(str(run.parent / "bits.npz"), "test").pixels.double()
+
+    def block(h: torch.Tensor, name: str) -> torch.Tensor:
+        a = conv2d(relu(h), p[f"{name}.conv1.weight"], p[f"{name}.conv1.bias"], padding=1)
+        return h + conv2d(relu(a), p[f"{name}.conv2.weight"], p[f"{name}.conv2.bias"], padding=1)
+
+    def encode(x: torch.Tensor) -> torch.Tensor:
+        for i in range(2):
+            x = conv2d(relu(x) if i else x, p[f"encoder.down.{i}.weight"], p[f"encoder.down.{i}.bias"], 2, 1)
+            x = block(x, f"encoder.blocks.{i}.0")
+        return linear(relu(x).flatten(1), p["encoder.out.weight"], p["encoder.out.bias"])
+
+    def decode(z: torch.Tensor) -> torch.Tensor:
+        h = linear(z, p["decoder.start.weight"], p["decoder.start.bias"]).reshape(len(z), 4, 2, 2)
+        for i in range(2):
+            h = relu(block(h, f"decoder.blocks.{i}.0"))
+            h = conv_transpose2d(h, p[f"decoder.up.{i}.weight"], p[f"decoder.up.{i}.bias"], 2, 1)
+        return h
+
+    random = np.random.default_rng(0)
+    s2, var_w, var_u = (math.exp(float(p[f"log_{name}_var"])) for name in ("noise", "weight", "prior"))
+    K, scores = 4, []
+    for _ in range(800):
+        x = test[random.integers(0, len(test), 5)]
+        z, R, U = encode(x).numpy(), p["R0"].numpy(), var_u * np.eye(K)
+        for z_t in z:
+            w = np.linalg.solve(R @ R.T + s2 * np.eye(K), R @ z_t)
+            gain = U @ w / (w @ U @ w + s2)
+            R, U = R + np.outer(gain, z_t - R.T @ w), U - np.outer(gain, U @ w)
+        mean = np.linalg.solve(R @ R.T + s2 * np.eye(K), R @ z.T).T
+        drawn = mean + math.sqrt(var_w) * random.standard_normal(mean.shape)
+        logits = decode(torch.from_numpy(drawn @ R))
+        nats = binary_cross_entropy_with_logits(logits, x, reduction="none").sum((1, 2, 3)).numpy()
+        kl = 0.5 * (K * (var_w - 1 - math.log(var_w)) + (mean**2).sum(1))
+        scores.append((nats + kl).mean())
+    error = np.std(scores) / math.sqrt(len(scores))
+    assert abs(np.mean(scores) - ours["nats"]) < 4 * math.hypot(error, ours["nats_stderr"])
+
+
+def test_info(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(said(capsys, "info", "--json"))["torch"] == torch.__version__
+    about = json.loads(said(capsys, "info", str(run), "--json"))
+    assert about["step"] == 6
+    assert about["parameters"] == sum(p.numel() for p in kanerva.load(run / "last.safetensors").parameters())
+    assert "presets" in said(capsys, "info")
+
+
+def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from PIL import Image
+
+    flags = ["--dataset", str(patterns(tmp_path)), "--preview", str(tmp_path / "sheet.png")]
+    about = json.loads(said(capsys, "data", *flags, "--json"))
+    assert about["train"]["classes"] == 48
+    assert about["test"]["images"] == 64
+    with Image.open(tmp_path / "sheet.png") as image:
+        assert image.size == (64, 96)
+
+
+def test_the_command_is_installed() -> None:
+    command = [sys.executable, "-m", "kanerva", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("kanerva ")

@@ -1,0 +1,111 @@
+"""Two processes do what one does: the same gradients, the same memory, a run that trains."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from cases import case, normal
+from runs import metrics, tiny
+
+import kanerva
+from kanerva import DKM, CodecConfig, ModelConfig, distributed, memory, storage
+from kanerva.train import Loss
+
+pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
+
+CONFIG = ModelConfig(image=(1, 6, 6), rows=4, code=5, codec=CodecConfig((3,)))
+
+
+def model() -> DKM:
+    torch.manual_seed(0)
+    return DKM(CONFIG).double()
+
+
+def batch() -> torch.Tensor:
+    return (normal(4, 3, 1, 6, 6) > 0.5).double()
+
+
+def half(rank: int) -> tuple[torch.Tensor, torch.Generator]:
+    """A process's episodes, and where its noise comes from."""
+    return batch()[2 * rank : 2 * rank + 2], torch.Generator().manual_seed(rank)
+
+
+def join(function: Callable[[int, str], None], folder: Path) -> list[dict[str, torch.Tensor]]:
+    """Run a function in two gloo processes; each leaves its tensors in a file."""
+    mp.spawn(enter, (function, str(folder)), nprocs=2)  # type: ignore[no-untyped-call]
+    return [storage.load(folder / f"{rank}.safetensors")[0] for rank in range(2)]
+
+
+def enter(rank: int, function: Callable[[int, str], None], folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
+    rendezvous = f"file://{folder}/rendezvous"
+    torch.distributed.init_process_group("gloo", rendezvous, rank=rank, world_size=2)
+    function(rank, folder)
+    torch.distributed.destroy_process_group()
+
+
+def gradients(rank: int, folder: str) -> None:
+    wrapped = distributed.wrap(Loss(model(), "L", 0), distributed.World(rank, 2, torch.device("cpu")))
+    loss, _ = wrapped(*half(rank))
+    loss.backward()
+    found = {name.removeprefix("module.model."): p.grad for name, p in wrapped.named_parameters()}
+    storage.save(f"{folder}/{rank}.safetensors", found, {})
+
+
+def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
+    first, second = join(gradients, tmp_path)
+    alone = Loss(model(), "L", 0)
+    losses = [alone(*half(rank))[0] for rank in range(2)]
+    ((losses[0] + losses[1]) / 2).backward()
+    for name, p in alone.model.named_parameters():
+        assert torch.equal(first[name], second[name]), name
+        torch.testing.assert_close(first[name], p.grad, rtol=1e-12, atol=1e-14)
+
+
+def shard(rank: int) -> slice:
+    """Uneven shares of nine patterns."""
+    return slice(0, 2) if rank == 0 else slice(2, 9)
+
+
+def together(rank: int, folder: str) -> None:
+    c = case((2,), K=5, C=7, T=9)
+    w, z = c.w[:, shard(rank)].clone(), c.z[:, shard(rank)].clone().requires_grad_()
+    state = distributed.condition(c.state, w, z, c.noise_var)
+    (state.R.square().sum() / 2).backward()  # each of two workers holds half of the loss
+    storage.save(f"{folder}/{rank}.safetensors", {**state._asdict(), "grad": z.grad}, {})
+
+
+def test_workers_write_one_memory_together(tmp_path: Path) -> None:
+    parts = join(together, tmp_path)
+    c = case((2,), K=5, C=7, T=9)
+    z = c.z.clone().requires_grad_()
+    alone = memory.condition(c.state, c.w, z, c.noise_var)
+    alone.R.square().sum().backward()
+    for part in parts:
+        torch.testing.assert_close(part["R"], alone.R.detach(), rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(part["U"], alone.U.detach(), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(torch.cat([part["grad"] for part in parts], 1), z.grad, rtol=1e-10, atol=1e-10)
+
+
+def launch(folder: Path, config: kanerva.RunConfig, processes: int) -> None:
+    """Train through torchrun, as the README says."""
+    data = config.data.dataset
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command += ["-m", "kanerva", "train", "demo", "--out", str(folder), "--dataset", data, "--steps", "4"]
+    command += ["--batch", "4", "--lengths", "5", "--log-every", "1", "--evaluate-images", "40", "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+def test_torchrun_trains(tmp_path: Path) -> None:
+    launch(tmp_path / "run", tiny(tmp_path), 2)
+    rows = metrics(tmp_path / "run")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 4]
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 4
