@@ -1,9 +1,12 @@
 """The command line: what it prints, and what it says when something is wrong."""
 
+import ast
+import inspect
 import json
 import math
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +17,7 @@ from runs import patterns, tiny
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
+from kanerva import CodecConfig, DataConfig, ModelConfig, TrainConfig
 from kanerva.cli import main
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -59,7 +63,17 @@ def test_every_flag_is_explained(command: list[str], capsys: pytest.CaptureFixtu
     assert "(default: )" not in text
     if command == ["train", "demo"]:
         for flag in ("--steps", "--lr", "--data-dir", "--filters", "--depth", "--rows", "--out", "--resume"):
-            assert f"{flag} " in text, flag
+            assert flag in text, flag
+
+
+@pytest.mark.parametrize("kind", [ModelConfig, CodecConfig, DataConfig, TrainConfig])
+def test_every_field_has_its_help(kind: type) -> None:
+    (tree,) = ast.parse(inspect.getsource(kind)).body
+    assert isinstance(tree, ast.ClassDef)
+    nested = {"codec"}  # its own fields are explained
+    for field, after in pairwise([*tree.body[1:], ast.Pass()]):
+        if isinstance(field, ast.AnnAssign) and ast.unparse(field.target) not in nested:
+            assert isinstance(after, ast.Expr), ast.unparse(field.target)
 
 
 @pytest.mark.parametrize(

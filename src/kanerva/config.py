@@ -57,6 +57,7 @@ class TrainConfig:
     """The training run."""
 
     steps: int = 10_000
+    """Steps of the whole run; a resumed run may have more."""
     batch: int = 16
     """Episodes in a step, over all processes."""
     lengths: tuple[int, ...] = (32,)
@@ -66,10 +67,13 @@ class TrainConfig:
     intermediate: int = 0
     """Bound B: also this many earlier B_t, evenly spaced."""
     optimizer: Literal["adam", "adamw"] = "adam"
+    """Adam (the paper), or Adam with decoupled weight decay."""
     lr: float = 1e-3
+    """The learning rate; the paper's is 1e-4."""
     weight_decay: float = 0.0
     """For adamw."""
     schedule: Literal["constant", "cosine"] = "cosine"
+    """The learning rate after the warm-up: constant (the paper), or falling to zero as half a cosine."""
     warmup: int = 100
     """Steps over which the learning rate rises to lr."""
     clip: float = 10.0
@@ -81,9 +85,11 @@ class TrainConfig:
     bf16: bool = False
     """Run the codec in bfloat16; the memory stays in float32."""
     seed: int = 0
+    """Decides the first weights and, with the step, all that is drawn."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, …"""
     log_every: int = 50
+    """Steps between lines of metrics.jsonl."""
     evaluate_every: int = 1_000
     """Steps between evaluations on test classes; also after the last step. 0: never."""
     evaluate_images: int = 2_048
