@@ -15,7 +15,7 @@ test: $(READY)
 	$(BIN)/pytest --durations=5
 
 demo: $(READY)
-	$(BIN)/python examples/memory.py
+	$(BIN)/python examples/demo.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/drift.py

@@ -4,6 +4,7 @@ Each mutant is one edit of src/kanerva/memory.py, made in a copy of the project.
 mutant survives every test, or if a test of the memory notices no mutant at all: such a test could not fail.
 """
 
+import functools
 import os
 import shutil
 import subprocess
@@ -34,8 +35,8 @@ MUTANTS = {
         "_ridge(R @ R.mT, float(noise_var))",
     ),
     "address: authors' normal equations": (
-        "return torch.cholesky_solve(R @ z.mT, L).mT",
-        'G = R @ R.mT\n        return torch.cholesky_solve(G @ R @ z.mT, _cholesky(_ridge(G @ G, noise_var), "G")).mT',
+        "return _solve(L, R @ z.mT).mT",
+        'G = R @ R.mT\n        return _solve(_cholesky(_ridge(G @ G, noise_var), "G"), G @ R @ z.mT).mT',
     ),
     "update: no noise in s": ("return delta, c, (w * c).sum(-1) + noise_var", "return delta, c, (w * c).sum(-1)"),
     "update: surprise turned over": ("delta = z - (w", "delta = (w"),
@@ -68,6 +69,11 @@ MUTANTS = {
     "write: empty episode makes a step": ("if z.shape[-2] else ()", "if z.shape[-2] else (z.new_zeros(*z.shape[:-2], 1, z.shape[-1]),)"),
     "write: weights cut off the graph": ("w.append(w_t)", "w.append(w_t.detach())"),
     "write: state not broadcast": ("    state = _broadcast(state, z)\n    w = [", "    w = ["),
+    "absorb: old covariance": ("    return MemoryState(state.R + U @ H, U)", "    return MemoryState(state.R + state.U @ H, U)"),
+    "absorb: no prior": ("_symmetric(_ridge(L.mT @ G @ L, 1.0))", "_symmetric(_ridge(L.mT @ G @ L, 1e-3))"),
+    "weight_root: cut off the graph": ("(scale * noise_var) ** 0.5", "float(scale * noise_var) ** 0.5"),
+    "kl_weights_full: no half": ("0.5 * (shape_term[..., None]", "1.0 * (shape_term[..., None].detach()"),
+    "states forget their kind": ("torch.serialization.add_safe_globals([MemoryState])", ""),
     "read: weights halved": ("    return w @ state.R\n", "    return 0.5 * w @ state.R\n"),
     "predict: no noise": ("(w @ state.U * w).sum(-1) + noise_var", "(w @ state.U * w).sum(-1)"),
     "predict: diagonal of U": (
@@ -112,14 +118,19 @@ def mutate(source: str, name: str) -> str:
     return source
 
 
-def failures(name: str | None) -> set[str]:
-    """The tests that fail on a mutant (None: on the memory as it is)."""
+def snapshot(folder: Path) -> Path:
+    """A copy of the project as it is now, so that work on it can go on."""
+    for part in ("src", "tests", "benchmarks"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def failures(project: Path, name: str | None) -> set[str]:
+    """The tests that fail on a mutant of a project (None: on it as it is)."""
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder)
-        for part in ("src", "tests", "benchmarks"):
-            shutil.copytree(ROOT / part, copy / part)
-        for part in ("pyproject.toml", "README.md", "PAPER.md"):
-            shutil.copy(ROOT / part, copy)
+        copy = Path(folder) / "project"
+        shutil.copytree(project, copy)
         if name is not None:
             target = copy / TARGET
             target.write_text(mutate(target.read_text(), name))
@@ -127,7 +138,7 @@ def failures(name: str | None) -> set[str]:
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", *SUITES]
         output = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True).stdout
     if " passed" not in output and "FAILED" not in output and "[100%]" not in output:
-        return {f"(all: the mutant does not import)\n{output[-2000:]}"}
+        raise SystemExit(f"mutant {name!r} does not run:\n{output[-2000:]}")
     return {line.split()[1] for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))}
 
 
@@ -143,12 +154,13 @@ def plain(test: str) -> str:
 
 
 def main() -> None:
-    if failures(None):
-        raise SystemExit("the tests fail on the memory as it is")
     noticed: set[str] = set()
     survivors = []
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for name, failed in zip(MUTANTS, pool.map(failures, MUTANTS), strict=True):
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        project = snapshot(Path(folder))
+        if failures(project, None):
+            raise SystemExit("the tests fail on the memory as it is")
+        for name, failed in zip(MUTANTS, pool.map(functools.partial(failures, project), MUTANTS), strict=True):
             tests = {plain(test) for test in failed}
             noticed |= tests
             print(f"{len(tests):3} tests notice  {name}", flush=True)

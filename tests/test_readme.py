@@ -2,29 +2,55 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kanerva import memory
+from kanerva import DKM, MemoryState, ModelConfig, memory
+from kanerva.cli import parse
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 def test_the_memory_in_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    scope: dict[str, object] = {}
-    exec(EXAMPLES[0], scope)
+    (example,) = (text for text in EXAMPLES if "memory.prior" in text)
+    exec(example, {})
     cue, found = (float(x) for x in re.findall(r"tensor\((\S+)\)", capsys.readouterr().out))
     said = re.search(r"of (0\.\d\d) for the cues and (0\.\d\d) for what", README)
     assert said
     # the printed digits; another version of torch may draw other patterns
     assert cue == pytest.approx(float(said[1]), abs=0.03)
     assert found == pytest.approx(float(said[2]), abs=0.03)
-    assert len([line for line in EXAMPLES[0].splitlines() if line.strip()]) == 10
+    assert len([line for line in example.splitlines() if line.strip()]) == 10
+
+
+def test_the_library_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an untrained model in the place of the demo's."""
+    (example,) = (text for text in EXAMPLES if "kanerva.load" in text)
+    monkeypatch.chdir(tmp_path)
+    DKM(ModelConfig()).save("runs/demo/last.safetensors")
+    scope: dict[str, Any] = {}
+    exec(example, scope)
+    assert scope["found"].x.shape == (15, 1, 24, 1, 28, 28)
+    assert scope["drawn"].x.shape == (15, 1, 8, 1, 28, 28)
+    assert isinstance(scope["state"], MemoryState)
 
 
 def test_every_function_of_the_memory_is_in_the_table() -> None:
     public = [name for name, f in vars(memory).items() if callable(f) and f.__module__ == memory.__name__]
     functions = [name for name in public if name[0].islower()]
-    assert len(functions) == 11
+    assert len(functions) == 14
     assert [name for name in functions if f"`{name}(" not in README] == []
+
+
+def test_every_command_shown_parses() -> None:
+    """Flags and presets in the README exist."""
+    commands = re.findall(r"^kanerva (\w+.*?)(?:  +#.*)?$", README, re.MULTILINE) + re.findall(
+        r"`kanerva (train \S+ --.*?)`", README
+    )
+    assert len(commands) >= 9
+    for command in commands:
+        name, *arguments = command.split()
+        if "--help" not in arguments:
+            parse(name, arguments)

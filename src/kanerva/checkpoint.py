@@ -123,7 +123,7 @@ def flat(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
 def claim(folder: Path, config: RunConfig, resume: bool) -> Iterator[None]:
     """Make a run's folder ours: not another run's by accident, and no second process in it."""
     last = folder / "last.safetensors"
-    started = (folder / "config.json").exists() or last.exists()
+    started = any(folder.glob("*.safetensors"))
     if resume and not last.exists():
         raise FileNotFoundError(f"{last}: no checkpoint to resume from; start the run without --resume")
     if started and not resume:

@@ -116,9 +116,9 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
     "demo": (
         "Built-in glyphs, a few minutes on a laptop's CPU.",
         RunConfig(
-            model=ModelConfig(),
+            model=ModelConfig(weights="full"),
             data=DataConfig("glyphs"),
-            train=TrainConfig(steps=1_200, lr=2e-3, evaluate_every=300, save_every=300, log_every=20),
+            train=TrainConfig(steps=1_000, lr=3e-3, evaluate_every=250, save_every=250, log_every=20),
         ),
     ),
     "omniglot-paper": (
