@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from cases import case, normal
-from conftest import cuda
 
 import kanerva
+from cases import case, normal
+from conftest import cuda
 from kanerva import MemoryState, memory
 
 # These calls are wrong on purpose: the package's own errors are wanted, not those of the test-time shape checks.

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from runs import patterns, tiny
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
 from kanerva import CodecConfig, DataConfig, ModelConfig, TrainConfig
 from kanerva.cli import main
+from small import patterns, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import case
 from torch import Tensor
 
+from cases import case
 from kanerva import MemoryState, memory
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")

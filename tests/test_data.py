@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import cuda
 from torch import Tensor
 
 import kanerva
+from conftest import cuda
 from kanerva.data import ClassImages, augment, episodes, load
 
 COUNTS = (1, 2, 7, 20, 3)

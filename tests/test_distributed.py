@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.multiprocessing as mp
-from cases import case, normal
-from runs import metrics, tiny
 
 import kanerva
+from cases import case, normal
 from kanerva import DKM, CodecConfig, ModelConfig, distributed, memory, storage
 from kanerva.train import Loss
+from small import metrics, tiny
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from server import serving
 
 from kanerva import files
+from server import serving
 
 download = functools.partial(files.download, pause=0.01, timeout=5.0)
 BODY = np.random.default_rng(0).bytes(200_000)

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from cases import case, normal
 from torch import Tensor
 
+from cases import case, normal
 from kanerva import MemoryState, memory
 
 # (K, C): fewer rows than columns, and more, where `address` solves the other system

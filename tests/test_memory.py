@@ -8,16 +8,16 @@ import math
 from pathlib import Path
 
 import numpy as np
-import oracle
 import pytest
 import safetensors.torch
 import torch
-from cases import AWKWARD, Case, case, normal
-from oracle import array
 from torch import Tensor
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
+import oracle
+from cases import AWKWARD, Case, case, normal
 from kanerva import MemoryState, memory
+from oracle import array
 
 EXACT = {"rtol": 1e-11, "atol": 1e-11}
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import case, normal
 from torch import Tensor
 from torch.distributions import Bernoulli as TorchBernoulli
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 import kanerva
+from cases import case, normal
 from kanerva import DKM, CodecConfig, MemoryState, ModelConfig, memory, objective
 from kanerva.likelihood import LEVEL, Bernoulli, Gaussian, dequantise
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-import drift
 import pytest
 import torch
+
+import drift
 
 
 @pytest.fixture(scope="module", params=["easy", "hard"])

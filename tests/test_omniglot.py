@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from server import serving
 
 from kanerva import files
 from kanerva.data import ClassImages, load, omniglot
+from server import serving
 
 PLACES = [
     Path(os.environ.get("KANERVA_DATA", "/nowhere")),

@@ -3,11 +3,11 @@
 from random import Random
 
 import torch
-from cases import Case, case
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from cases import Case, case
 from kanerva import MemoryState, memory
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from runs import metrics, tiny
 
 import kanerva
 from kanerva import RunConfig, TrainConfig, checkpoint, storage
 from kanerva.config import from_dict, to_dict
 from kanerva.evaluate import mean_image_nats
 from kanerva.train import NonFinite, learning_rate, load_images, step_seed
+from small import metrics, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -142,7 +142,7 @@ def test_every_step_and_process_has_a_seed_of_its_own() -> None:
 
 
 def test_colour_images_train_too(tmp_path: Path) -> None:
-    from runs import patterns
+    from small import patterns
 
     config = tiny(tmp_path)
     config = dataclasses.replace(
