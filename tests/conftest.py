@@ -18,6 +18,9 @@ settings.register_profile("fixed", derandomize=True, deadline=None, max_examples
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("KANERVA_HYPOTHESIS", "fixed"))
 
+# The tests' matrices are small: a second thread only waits.
+torch.set_num_threads(1)
+
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 

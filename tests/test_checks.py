@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -220,7 +219,7 @@ def test_a_u_lost_in_rounding_is_an_error() -> None:
         memory.write(memory.prior(normal(32, 100, dtype=torch.float32), 1.0), z, 1e-8)
 
 
-@pytest.mark.parametrize("value", [1, 0.3, np.float32(0.3), np.float64(0.3), Fraction(1, 3)], ids=repr)
+@pytest.mark.parametrize("value", [1, 0.3, np.float32(0.3), np.float64(0.3), np.int64(2)], ids=repr)
 def test_any_real_number_is_a_variance(value: Any) -> None:
     expected = memory.predict(STATE, W, float(value))[1]
     torch.testing.assert_close(memory.predict(STATE, W, value)[1], expected)

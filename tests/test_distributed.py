@@ -100,7 +100,7 @@ def launch(folder: Path, config: kanerva.RunConfig, processes: int) -> None:
     command += ["-m", "kanerva", "train", "demo", "--out", str(folder), "--dataset", data, "--steps", "4"]
     command += ["--batch", "4", "--lengths", "5", "--log-every", "1", "--evaluate-images", "40", "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr[-3000:]
 
 

@@ -18,6 +18,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -169,10 +170,10 @@ def variance(name: str, value: Any, like: Tensor) -> None:
         same_kind(name, value, like)
         if deep(value):
             number(wanted, value.item(), like.dtype)
-    elif isinstance(value, numbers.Real) and not isinstance(value, bool):
-        number(wanted, value, like.dtype)
+    elif isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
+        number(wanted, value.item() if isinstance(value, np.number) else value, like.dtype)
     else:
-        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}; float(…) makes one of most")
 
 
 def number(wanted: str, value: Any, dtype: torch.dtype) -> None:

@@ -47,6 +47,7 @@ def start(device: str = "auto") -> Iterator[World]:
     dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     try:
         yield World(dist.get_rank(), dist.get_world_size(), place)
+        dist.barrier()  # a process that left early would keep the others waiting
     finally:
         dist.destroy_process_group()
 

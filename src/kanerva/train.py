@@ -69,9 +69,14 @@ def summary(terms: Terms) -> Float[Tensor, "5"]:
 
 def train(config: RunConfig, folder: str | Path, resume: bool = False) -> Score | None:
     """Train a model in `folder`, or go on with the run that is there; returns the last evaluation."""
-    folder, c = Path(folder), config.train
+    with distributed.start(config.train.device) as world:
+        return train_here(config, Path(folder), resume, world)
+
+
+def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> Score | None:
+    """The part of `train` that one process does."""
+    c = config.train
     with contextlib.ExitStack() as stack:
-        world = stack.enter_context(distributed.start(c.device))
         images, test = load_images(config.data, world.device)
         config = dataclasses.replace(config, model=fit(config.model, images))
         if world.main:
