@@ -88,6 +88,8 @@ def test_every_field_has_its_help(kind: type) -> None:
         (["train", "demo", "--steps", "many"], "--steps"),
         (["train", "demo", "--norm", "batch"], "--norm"),
         (["evaluate", "nowhere.safetensors"], "kanerva: nowhere.safetensors: no such file"),
+        (["train", "demo", "--steps", "0"], "expected 1 or more, got 0"),
+        (["train", "demo", "--device", "gpu"], "device: expected auto, cpu, cuda"),
         (["data", "--dataset", "glyfs"], "did you mean 'glyphs'?"),
         (["data", "--dataset", "omniglot", "--data-dir", "nowhere"], "images_background.zip"),
     ],

@@ -1,5 +1,6 @@
 """Two processes do what one does: the same gradients, the same memory, a run that trains."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import torch.multiprocessing as mp
 import kanerva
 from cases import case, normal
 from kanerva import DKM, CodecConfig, ModelConfig, distributed, memory, storage
-from kanerva.train import Loss
+from kanerva.config import to_dict
+from kanerva.train import Loss, train_here
 from small import metrics, tiny
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
@@ -109,3 +111,37 @@ def test_torchrun_trains(tmp_path: Path) -> None:
     rows = metrics(tmp_path / "run")
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 4]
     assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 4
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
+    world = distributed.World(0, 2, torch.device("cpu"))
+    with pytest.raises(ValueError, match="batch: expected a multiple of the 2 processes, got 5"):
+        train_here(tiny(tmp_path, batch=5), tmp_path / "run", False, world)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_error_in_one_process_ends_all(tmp_path: Path) -> None:
+    """The other one waits for gradients that never come; it must not wait for long."""
+    script = tmp_path / "fail.py"
+    script.write_text(FAIL)
+    config = tiny(tmp_path)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    arguments = [json.dumps(to_dict(config)), str(tmp_path / "run")]
+    result = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=120)
+    assert result.returncode != 0
+    assert "kanerva: process 1: a pixel too far" in result.stderr
+
+
+FAIL = """
+import json, sys, kanerva
+from kanerva.config import RunConfig, from_dict
+module = sys.modules["kanerva.train"]
+original = module.draw
+def draw(images, config, step, world, generator):
+    if step == 3 and world.rank == 1:
+        raise ValueError("a pixel too far")
+    return original(images, config, step, world, generator)
+module.draw = draw
+kanerva.train(from_dict(RunConfig, json.loads(sys.argv[1])), sys.argv[2])
+"""

@@ -212,6 +212,14 @@ def test_intermediate_bounds_are_those_of_shorter_episodes() -> None:
 # write, recall, sample, save
 
 
+def test_nothing_is_an_episode_too() -> None:
+    m = model()
+    assert m.encode(binary(0, 1, 9, 10)).shape == (0, 7)
+    state = m.write(binary(2, 0, 1, 9, 10))
+    torch.testing.assert_close(state, m.prior((2,)))
+    assert m.recall(state, binary(2, 0, 1, 9, 10), steps=2).x.shape == (2, 2, 0, 1, 9, 10)
+
+
 def test_a_memory_goes_on_being_written_to() -> None:
     m, x = model(), binary(2, 6, 1, 9, 10)
     at_once, in_parts = m.write(x), m.write(x[:, 4:], m.write(x[:, :4]))

@@ -16,10 +16,11 @@ import pytest
 import torch
 
 import kanerva
-from kanerva import RunConfig, TrainConfig, checkpoint, storage
+from kanerva import DataConfig, RunConfig, TrainConfig, checkpoint, storage
 from kanerva.config import from_dict, to_dict
+from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
-from kanerva.train import NonFinite, learning_rate, load_images, step_seed
+from kanerva.train import NonFinite, draw, learning_rate, load_images, seeded
 from small import metrics, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -135,10 +136,66 @@ def test_learning_rate_rises_then_falls() -> None:
     assert {learning_rate(step, flat) for step in range(100)} == {2.0}
 
 
-def test_every_step_and_process_has_a_seed_of_its_own() -> None:
-    seeds = {step_seed(a, b, c) for a in (0, 1, 7) for b in (0, 1, 300_000) for c in (-1, 0, 1, 500)}
-    assert len(seeds) == 3 * 3 * 4
-    assert max(seeds) < 2**63
+def test_every_step_and_process_draws_its_own_numbers() -> None:
+    """Also past what 32 bits side by side could tell apart."""
+    cases = [(a, b, c) for a in (0, 1, 65536) for b in (0, 1, 131072, 2**32) for c in (-1, 0, 1, 500)]
+    drawn = {tuple(torch.rand(4, generator=seeded(torch.device("cpu"), *case)).tolist()) for case in cases}
+    assert len(drawn) == len(cases)
+
+
+def test_the_seed_decides_the_episodes_too(tmp_path: Path) -> None:
+    images, _ = load_images(tiny(tmp_path).data)
+    world = World(0, 1, torch.device("cpu"))
+    a, b = (draw(images, tiny(tmp_path, seed=s).train, 7, world, seeded(world.device, s, 7, 0)) for s in (0, 1))
+    assert not torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 0}, "steps: expected 1 or more, got 0"),
+        ({"lengths": ()}, r"lengths: expected 1 or more, got \(\)"),
+        ({"lengths": (5, 0)}, "lengths: "),
+        ({"lr": math.nan}, "lr: expected 0 or more, got nan"),
+        ({"batch": -1}, "batch: "),
+        ({"seed": -1}, "seed: "),
+        ({"average": 1.0}, "average: expected a decay from 0 to less than 1, got 1.0"),
+        ({"weight_decay": 0.1}, "weight_decay: expected 0 with adam"),
+        ({"bound": "ELBO"}, r"bound: expected one of \['L', 'B'\], got 'ELBO'"),
+    ],
+    ids=str,
+)
+def test_a_run_that_makes_no_sense_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**change)
+
+
+def test_a_model_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"weights: expected one of \['isotropic', 'full'\], got 'ful'"):
+        kanerva.ModelConfig(weights="ful")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"filters: expected 1 or more, got \(\)"):
+        kanerva.CodecConfig(filters=())
+
+
+def test_options_that_a_data_set_does_not_have_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="size: not an option of glyphs, got 64"):
+        load_images(DataConfig("glyphs", size=64))
+    with pytest.raises(ValueError, match=r"data_dir: not an option of .*bits.npz, got"):
+        load_images(dataclasses.replace(tiny(tmp_path).data, data_dir="here"))
+
+
+def test_a_model_is_not_scored_on_images_of_another_kind(tmp_path: Path) -> None:
+    _, test = load_images(tiny(tmp_path).data)
+    with pytest.raises(
+        ValueError, match=r"images: expected those of a bernoulli model of \(1, 28, 28\), got Class"
+    ):
+        kanerva.evaluate(kanerva.DKM(), test)
+    grey = kanerva.DKM(kanerva.ModelConfig(image=(1, 8, 8), likelihood="gaussian"))
+    with pytest.raises(ValueError, match="images: expected those of a gaussian model"):
+        kanerva.evaluate(grey, test)
+    binary = kanerva.DKM(kanerva.ModelConfig(image=(1, 8, 8)))
+    with pytest.raises(ValueError, match="length: expected a whole number of at least 1, got 0"):
+        kanerva.evaluate(binary, test, length=0)
 
 
 def test_colour_images_train_too(tmp_path: Path) -> None:
@@ -236,7 +293,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(storage, "save", save)
-    with pytest.raises(OSError, match="No space left on device"):
+    with pytest.raises(OSError, match=r"No space left on device: .*last.safetensors could not be written"):
         kanerva.train(config, tmp_path / "run")
     monkeypatch.undo()
     assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
@@ -343,7 +400,18 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
         kanerva.load(path)
     with pytest.raises(FileNotFoundError, match=r"nowhere.safetensors: no such file"):
         kanerva.load(tmp_path / "nowhere.safetensors")
+    path.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
+    with pytest.raises(ValueError, match="damaged: its numbers are not those that were written"):
+        kanerva.load(path)
+    assert kanerva.load(tmp_path / "run").config.rows == 4
     tensors, about = storage.load(tmp_path / "run" / "last.safetensors")
+    few = {name: x for name, x in tensors.items() if not name.startswith("optimizer")}
+    storage.save(
+        tmp_path / "run" / "last.safetensors", few, {k: about[k] for k in ("model", "run", "step", "best")}
+    )
+    longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
+    with pytest.raises(ValueError, match="the optimiser's state for R0 is missing"):
+        kanerva.train(longer, tmp_path / "run", resume=True)
     storage.save(path, {**tensors, "model.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
     with pytest.raises(ValueError, match=r"R0: expected shape \(4, 6\), got \(3, 6\)"):
         kanerva.load(path)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,23 +70,29 @@ class Run:
         fits(self.config, saved, path)
         if (self.average is not None) != ("averaged" in tensors):
             raise ValueError(f"{path}: the run and the checkpoint differ in whether weights are averaged")
+        step, best = about.get("step"), about.get("best")
+        if not isinstance(step, int) or step < 0 or not isinstance(best, float | None):
+            raise ValueError(f"{path}: expected a step and a best score, got {step!r} and {best!r}")
+        optimizer = self._optimizer_state(tensors, path, step)
         storage.fill(self.model, part(tensors, "model."), str(path))
         if self.average is not None:
             storage.fill(self.average.module, part(tensors, "average."), str(path))
             self.average.n_averaged.copy_(tensors["averaged"])
-        self._restore_optimizer(tensors, path)
-        self.step, self.best = about["step"], math.inf if about["best"] is None else about["best"]
+        self.optimizer.load_state_dict(optimizer)
+        self.step, self.best = step, math.inf if best is None else best
 
-    def _restore_optimizer(self, tensors: dict[str, Tensor], path: Path) -> None:
+    def _optimizer_state(self, tensors: dict[str, Tensor], path: Path, step: int) -> dict[str, Any]:
+        """The saved state of the optimiser, in the form that it takes; it must fit."""
         state: dict[int, dict[str, Tensor]] = {}
         for i, (name, parameter) in enumerate(self.model.named_parameters()):
             entries = {key: x for full, x in tensors.items() if (key := optimizer_key(full, name))}
             if any(key != "step" and x.shape != parameter.shape for key, x in entries.items()):
                 raise ValueError(f"{path}: the optimiser's state for {name} does not fit")
-            if entries:
-                state[i] = entries
+            if step and not entries:
+                raise ValueError(f"{path}: the optimiser's state for {name} is missing")
+            state[i] = entries
         groups = self.optimizer.state_dict()["param_groups"]
-        self.optimizer.load_state_dict({"state": state, "param_groups": groups})
+        return {"state": state if step else {}, "param_groups": groups}
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -101,7 +108,11 @@ def optimizer_key(full: str, name: str) -> str | None:
 
 def fits(config: RunConfig, saved: RunConfig, where: Path) -> None:
     """Check that a run may go on with this config; the error names the fields that differ."""
-    freed = replace(saved, train=replace(saved.train, **{name: getattr(config.train, name) for name in FREE}))
+    freed = replace(
+        saved,
+        data=replace(saved.data, data_dir=config.data.data_dir),
+        train=replace(saved.train, **{name: getattr(config.train, name) for name in FREE}),
+    )
     now, then = flat(to_dict(config)), flat(to_dict(freed))
     differ = [f"{name} = {now[name]} (was {then[name]})" for name in now if now[name] != then[name]]
     if differ:

@@ -15,6 +15,7 @@ import functools
 import math
 import numbers
 import os
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
@@ -195,6 +196,19 @@ def batch(name: str, value: Any) -> None:
     sizes = isinstance(value, (tuple, list)) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
     if not sizes or any(n < 0 for n in value):
         raise ValueError(f"{name}: expected a tuple of sizes such as (16,), got {value!r}")
+
+
+def fields(config: Any, **least: float | int) -> None:
+    """Check a config: choices are among their literals, and numbers (or all of a tuple) at least so large."""
+    for name, kind in typing.get_type_hints(type(config)).items():
+        choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
+        if choices is not None and getattr(config, name) not in choices:
+            raise ValueError(f"{name}: expected one of {list(choices)}, got {getattr(config, name)!r}")
+    for name, low in least.items():
+        value = getattr(config, name)
+        values = value if isinstance(value, tuple) else (value,)
+        if not values or not all(low <= v < math.inf for v in values):
+            raise ValueError(f"{name}: expected {low:g} or more, got {value}")
 
 
 def same_kind(name: str, x: Tensor, like: Tensor) -> None:

@@ -16,6 +16,7 @@ from PIL import Image
 from . import __version__, storage
 from .config import PRESETS, DataConfig, RunConfig, from_dict
 from .data import ClassImages, nearest
+from .distributed import choose
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir
 from .model import load
@@ -55,13 +56,15 @@ class Evaluate:
     images: int = 10_000
     """Images to score, at least."""
     seed: int = 0
-    device: str = "cpu"
+    """Decides the episodes and the draws of w."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, …"""
     json: bool = False
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
         path = checkpoint_file(self.checkpoint)
-        model = load(path).to(self.device)
+        model = load(path).to(choose(self.device))
         config = data_config(path)
         dataset, data_dir = self.dataset or config.dataset, self.data_dir or config.data_dir
         config = dataclasses.replace(config, dataset=dataset, data_dir=data_dir)

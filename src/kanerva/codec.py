@@ -16,6 +16,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu, silu
 
+from . import checks
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": relu, "silu": silu}
 
 
@@ -31,6 +33,9 @@ class CodecConfig:
     """Normalisation inside the residual blocks: none (the paper) or GroupNorm."""
     activation: Literal["relu", "silu"] = "relu"
     """The nonlinearity: relu (the paper) or silu."""
+
+    def __post_init__(self) -> None:
+        checks.fields(self, filters=1, depth=0)
 
 
 class Residual(nn.Module):

@@ -6,6 +6,7 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from . import checks
 from .codec import CodecConfig
 
 Config = TypeVar("Config")
@@ -33,6 +34,10 @@ class ModelConfig:
     """Least standard deviation of the gaussian likelihood: one grey level."""
     codec: CodecConfig = field(default_factory=CodecConfig)
 
+    def __post_init__(self) -> None:
+        tiny = 1e-6  # any standard deviation that float32 can divide by
+        checks.fields(self, image=1, rows=1, code=1, iterations=1, block=1, min_scale=tiny)
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -57,7 +62,7 @@ class TrainConfig:
     """The training run."""
 
     steps: int = 10_000
-    """Steps of the whole run; a resumed run may have more."""
+    """Steps of the whole run; a resumed run may have more, and its cosine is then stretched to them."""
     batch: int = 16
     """Episodes in a step, over all processes."""
     lengths: tuple[int, ...] = (32,)
@@ -100,6 +105,14 @@ class TrainConfig:
     """Steps between checkpoints that are kept for good; 0 keeps none but last and best."""
     nonfinite: Literal["stop", "skip"] = "stop"
     """A loss or gradient that is not finite stops the run (the state is saved to look at), or skips the step."""
+
+    def __post_init__(self) -> None:
+        checks.fields(self, steps=1, batch=1, lengths=1, intermediate=0, lr=0, weight_decay=0, warmup=0, clip=0)
+        checks.fields(self, seed=0, log_every=1, evaluate_every=0, evaluate_images=1, save_every=0, keep_every=0)
+        if not 0 <= self.average < 1:
+            raise ValueError(f"average: expected a decay from 0 to less than 1, got {self.average}")
+        if self.weight_decay and self.optimizer != "adamw":
+            raise ValueError(f"weight_decay: expected 0 with adam, got {self.weight_decay}; adamw has weight decay")
 
 
 @dataclass(frozen=True)
@@ -157,17 +170,22 @@ def from_dict(kind: type[Config], data: Any, where: str = "config") -> Config:
             f"{where}: expected the fields of {kind.__name__}, got unknown {unknown} and missing {missing}; "
             f"usual cause: saved by another version of kanerva"
         )
-    return kind(**{name: _value(hints[name], data[name], f"{where}.{name}") for name in data})
+    values = {name: _value(hints[name], data[name], f"{where}.{name}") for name in data}
+    try:
+        return kind(**values)
+    except ValueError as error:
+        raise ValueError(f"{where}.{error}") from None
 
 
 def _value(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         return from_dict(kind, value, where)  # type: ignore[arg-type]
     origin, options = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple and isinstance(value, list):
+    if origin is tuple:
+        whole = isinstance(value, (list, tuple)) and all(isinstance(v, int) for v in value)
+        if not whole or (Ellipsis not in options and len(value) != len(options)):
+            raise ValueError(f"{where}: expected {kind}, got {value!r}")
         return tuple(value)
-    if origin is Literal and value not in options:
-        raise ValueError(f"{where}: expected one of {list(options)}, got {value!r}")
     if origin in (None, types.UnionType):
         allowed = (int, float) if kind is float else kind
         if not isinstance(value, allowed):

@@ -5,6 +5,7 @@ DistributedDataParallel averages the gradients. Without torchrun everything here
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -36,20 +37,36 @@ class World(NamedTuple):
 @contextmanager
 def start(device: str = "auto") -> Iterator[World]:
     """Join the processes that torchrun started, if any, and choose the device."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = choose(device)
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield World(0, 1, torch.device(device))
+        yield World(0, 1, place)
         return
-    place = torch.device(f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" else device)
     if place.type == "cuda":
+        place = torch.device(f"cuda:{os.environ['LOCAL_RANK']}")
         torch.cuda.set_device(place)
     dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    rank = dist.get_rank()
     try:
-        yield World(dist.get_rank(), dist.get_world_size(), place)
-        dist.barrier()  # a process that left early would keep the others waiting
-    finally:
-        dist.destroy_process_group()
+        yield World(rank, dist.get_world_size(), place)
+    except BaseException as error:
+        # The others wait for this process in a collective; once it is gone, torchrun ends them.
+        print(f"kanerva: process {rank}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+    dist.barrier()  # a process that left early would keep the others waiting
+    dist.destroy_process_group()
+
+
+def choose(device: str) -> torch.device:
+    """The device of a name; auto is a GPU if there is one."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        place = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"device: expected auto, cpu, cuda, …, got {device!r}") from None
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device: {device} is not to be had here; this PyTorch ({torch.__version__}) sees no GPU")
+    return place
 
 
 def wrap(module: nn.Module, world: World) -> nn.Module:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import binary_cross_entropy
 
-from . import objective
+from . import checks, objective
 from .data import ClassImages, episodes
 from .likelihood import Gaussian, dequantise
 from .model import DKM
@@ -46,6 +46,12 @@ def evaluate(
     batch: int = 16,
 ) -> Score:
     """Score a model on at least `count` images, in episodes drawn with a seed; never augmented [sec. 4]."""
+    checks.count("length", length)
+    checks.count("count", count)
+    if images.shape != tuple(model.config.image) or images.binary != (model.config.likelihood == "bernoulli"):
+        raise ValueError(
+            f"images: expected those of a {model.config.likelihood} model of {model.config.image}, got {images!r}"
+        )
     device = model.R0.device
     images = images.to(device)
     generator = torch.Generator(device).manual_seed(seed)
@@ -54,25 +60,14 @@ def evaluate(
     for _ in range(rounds):
         x = episodes(images, batch, length, classes, generator)
         x = x if images.binary else dequantise(x, generator)
-        terms = model(x, generator)
-        parts = (
-            objective.nats(terms),
-            -terms.log_lik.mean(-1),
-            terms.kl_weights.mean(-1),
-            terms.kl_memory / length,
-            -terms.log_lik_auto.mean(-1),
-        )
-        rows.append(torch.stack(parts).double())
+        rows.append(objective.parts(model(x, generator)).double())
     table = torch.cat(rows, dim=1)
-    nats, reconstruction, kl_weights, kl_memory, autoencoder = table.mean(1).tolist()
+    means = dict(zip(objective.NAMES, table.mean(1).tolist(), strict=True))
+    bits = objective.bits_per_dimension(means["nats"], math.prod(images.shape))
     return Score(
-        nats=nats,
+        **means,
         nats_stderr=float(table[0].std() / math.sqrt(table.shape[1])),
-        reconstruction=reconstruction,
-        kl_weights=kl_weights,
-        kl_memory=kl_memory,
-        autoencoder=autoencoder,
-        bits_per_dimension=None if images.binary else objective.bits_per_dimension(nats, math.prod(images.shape)),
+        bits_per_dimension=None if images.binary else bits,
         images=table.shape[1] * length,
         episodes=table.shape[1],
         length=length,

@@ -50,8 +50,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None:
+            reason = f"{error.strerror}: {path} could not be written; what was there before is as it was"
+            raise OSError(error.errno, reason) from error
         raise
     if os.name == "posix":  # the new name too must reach the disk
         folder = os.open(path.parent, os.O_RDONLY)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from torch import Tensor
 
 from .evaluate import Score
+from .files import atomic_write
+from .objective import NAMES
 
 
 class Log:
@@ -26,8 +28,8 @@ class Log:
     def __enter__(self) -> "Log":
         if not self.main:
             return self
-        self.lines = open(self.folder / "metrics.jsonl", "a")
         self._cut_back()
+        self.lines = open(self.folder / "metrics.jsonl", "a")
         self.board = board(self.folder)
         console = Console(stderr=True)
         columns = (
@@ -53,12 +55,13 @@ class Log:
     def _cut_back(self) -> None:
         """Drop the lines of steps that a resumed run will make again."""
         path = self.folder / "metrics.jsonl"
-        kept = [line for line in path.read_text().splitlines() if step_of(line) <= self.start]
-        self.lines.truncate(0)
-        self.lines.write("".join(line + "\n" for line in kept))
-        self.lines.flush()
+        lines = path.read_text().splitlines() if path.exists() else []
+        kept = [line for line in lines if step_of(line) <= self.start]
+        if kept != lines:
+            with atomic_write(path) as file:
+                file.write("".join(line + "\n" for line in kept).encode())
 
-    def step(self, step: int, images: int, terms: Tensor) -> None:
+    def step(self, step: int, images: int) -> None:
         self.images += images
         if self.main:
             self.bar.update(self.task, completed=step)
@@ -75,8 +78,7 @@ class Log:
 
     def test(self, step: int, score: Score) -> None:
         self._write({"step": step, "test": dataclasses.asdict(score)})
-        parts = ("nats", "reconstruction", "kl_weights", "kl_memory", "autoencoder")
-        self._board("test", step, {name: getattr(score, name) for name in parts})
+        self._board("test", step, {name: getattr(score, name) for name in NAMES})
         self.latest = f"test {score.nats:.1f}"
         self.say(f"step {step:,}: test {score.nats:.2f} ± {score.nats_stderr:.2f} nats per image")
 
@@ -93,7 +95,9 @@ class Log:
 
     def _write(self, values: dict[str, Any]) -> None:
         if self.main:
-            self.lines.write(json.dumps(values) + "\n")
+            # JSON has no NaN
+            plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+            self.lines.write(json.dumps(plain) + "\n")
             self.lines.flush()
 
     def _board(self, group: str, step: int, values: dict[str, float]) -> None:

@@ -63,7 +63,7 @@ class DKM(nn.Module):
         self._check_images(x)
         with self._codec_precision(x):
             z = self.encoder(x.flatten(0, -4) if x.ndim > 3 else x[None])
-        return z.to(self.R0.dtype).reshape(*x.shape[:-3], -1)
+        return z.to(self.R0.dtype).reshape(*x.shape[:-3], self.config.code)
 
     def decode(self, z: Float[Tensor, "*b C"]) -> Likelihood:
         """Codes to distributions over images, p(x | z) = d(z)."""
@@ -192,7 +192,8 @@ class DKM(nn.Module):
 
 
 def load(path: str | Path) -> DKM:
-    """Load a model from a file that `DKM.save` or training wrote; the averaged weights where there are any."""
+    """Load a model from what `DKM.save` or training wrote (a file, or a run's folder); averaged weights if any."""
+    path = Path(path) / "last.safetensors" if Path(path).is_dir() else Path(path)
     tensors, about = storage.load(path)
     model = DKM(from_dict(ModelConfig, about.get("model"), f"{path}: model"))
     kind = "average." if any(name.startswith("average.") for name in tensors) else "model."

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -9,11 +10,11 @@ from .model import Terms
 
 
 def bound(terms: Terms) -> Float[Tensor, "*b"]:
-    """The bound on ln p(x_1, …, x_T) of each episode, in nats [eq. elbo].
+    """The paper's estimate of the bound on ln p(x_1, …, x_T) of each episode, in nats [eq. elbo].
 
         L_T = Σ_t ( ln p(x_t | w_t, M) − KL(w_t) ) − KL(M)
 
-    B_T has the same form with the terms of `DKM.online` [eq. B_def].
+    with one draw of w, and R_T for M. B_T has the same form with the terms of `DKM.online` [eq. B_def].
     """
     return (terms.log_lik - terms.kl_weights).sum(-1) - terms.kl_memory
 
@@ -27,6 +28,17 @@ def loss(terms: Terms) -> Float[Tensor, ""]:
 def nats(terms: Terms) -> Float[Tensor, "*b"]:
     """The reported score: nats per image given the memory, KL(M) left out, lower is better [sec. 4]."""
     return (terms.kl_weights - terms.log_lik).mean(-1)
+
+
+# What is reported of an episode, in nats per image; `parts` gives them in this order.
+NAMES = ("nats", "reconstruction", "kl_weights", "kl_memory", "autoencoder")
+
+
+def parts(terms: Terms) -> Float[Tensor, "5 *b"]:
+    """The means of NAMES over each episode."""
+    T = terms.log_lik.shape[-1]
+    means = (-terms.log_lik.mean(-1), terms.kl_weights.mean(-1), terms.kl_memory / T, -terms.log_lik_auto.mean(-1))
+    return torch.stack([nats(terms), *means])
 
 
 def bits_per_dimension(nats_per_image: float, dimensions: int) -> float:

@@ -1,6 +1,7 @@
 """Tensors and JSON in one safetensors file, written atomically. Nothing is ever unpickled."""
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ def save(path: str | Path, tensors: dict[str, Tensor], about: dict[str, Any]) ->
     """Write named tensors and what is to be said about them; an old file stays until the new one is whole."""
     from . import __version__
 
-    note = json.dumps({"format": FORMAT, "version": __version__, **about})
     plain = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}
+    note = json.dumps({"format": FORMAT, "version": __version__, "crc32": crc32(plain), **about})
     data = safetensors.torch.save(plain, {"kanerva": note})
     with atomic_write(Path(path)) as file:
         file.write(data)
@@ -42,11 +43,24 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         about = json.loads(note)
     except json.JSONDecodeError:
         raise ValueError(f"{path}: its description is damaged") from None
+    if not isinstance(about, dict):
+        raise ValueError(f"{path}: its description is damaged")
     if about.get("format") != FORMAT:
         raise ValueError(
             f"{path}: expected format {FORMAT}, got {about.get('format')} written by kanerva {about.get('version')}"
         )
+    if about.get("crc32") != crc32(tensors):
+        raise ValueError(f"{path}: damaged: its numbers are not those that were written")
     return tensors, about
+
+
+def crc32(tensors: dict[str, Tensor]) -> int:
+    """A checksum of all names and numbers; safetensors has none."""
+    total = 0
+    for name in sorted(tensors):
+        data = tensors[name].reshape(-1).view(torch.uint8).numpy()
+        total = zlib.crc32(data.tobytes(), zlib.crc32(name.encode(), total))
+    return total
 
 
 def fill(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -25,7 +26,8 @@ from .distributed import World
 from .evaluate import Score, evaluate
 from .likelihood import dequantise
 from .log import Log
-from .model import DKM, Terms
+from .model import DKM
+from .objective import NAMES
 
 
 class NonFinite(RuntimeError):
@@ -48,23 +50,7 @@ class Loss(nn.Module):
         else:
             bounds = self.model.online(x, self.intermediate, generator)
         losses = [objective.loss(terms) for terms in bounds]
-        return torch.stack(losses).mean(), summary(bounds[0])
-
-
-NAMES = ("nats", "reconstruction", "kl_weights", "kl_memory", "autoencoder")
-
-
-def summary(terms: Terms) -> Float[Tensor, "5"]:
-    """The means of NAMES, detached."""
-    T = terms.log_lik.shape[-1]
-    parts = (
-        objective.nats(terms),
-        -terms.log_lik,
-        terms.kl_weights,
-        terms.kl_memory / T,
-        -terms.log_lik_auto,
-    )
-    return torch.stack([part.detach().mean() for part in parts])
+        return torch.stack(losses).mean(), objective.parts(bounds[0]).detach().flatten(1).mean(1)
 
 
 def train(config: RunConfig, folder: str | Path, resume: bool = False) -> Score | None:
@@ -77,6 +63,8 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
     """The part of `train` that one process does."""
     c = config.train
     with contextlib.ExitStack() as stack:
+        if c.batch % world.size:
+            raise ValueError(f"batch: expected a multiple of the {world.size} processes, got {c.batch}")
         images, test = load_images(config.data, world.device)
         config = dataclasses.replace(config, model=fit(config.model, images))
         if world.main:
@@ -95,6 +83,8 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         # a NaN is to reach the loss, where the step, its terms and the state are at hand
         stack.enter_context(deep_checks(False))
         score = None
+        if run.step >= c.steps:
+            log.say(f"{folder}: already at step {run.step} of {c.steps}; --steps may be raised to go on")
 
         while run.step < c.steps:
             generator = seeded(world.device, c.seed, run.step, world.rank)
@@ -105,16 +95,16 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
             loss, terms = loss_module(x, generator)
             loss.backward()
             norm = nn.utils.clip_grad_norm_(model.parameters(), c.clip or math.inf)
-            if bool(torch.isfinite(loss) & torch.isfinite(norm)):
+            if distributed.agree(not bool(torch.isfinite(loss) & torch.isfinite(norm)), world):
+                values = distributed.mean(torch.cat([loss.detach()[None], norm[None], terms]), world).tolist()
+                handle_nonfinite(run, folder, values, world, c.nonfinite, log)
+            else:
                 optimizer.step()
                 if average is not None:
                     average.update_parameters(model)
-            else:
-                report = dict(zip(NAMES, terms.tolist(), strict=True))
-                handle_nonfinite(run, folder, loss.item(), norm.item(), report, world, c.nonfinite, log)
             run.step += 1
 
-            log.step(run.step, x.shape[0] * x.shape[1] * world.size, terms)
+            log.step(run.step, x.shape[0] * x.shape[1] * world.size)
             last = run.step == c.steps
             if due(run.step, c.log_every) or last:
                 values = distributed.mean(torch.cat([loss.detach()[None], terms, norm[None]]), world).tolist()
@@ -142,11 +132,12 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
 
 def load_images(config: DataConfig, device: torch.device | str = "cpu") -> tuple[ClassImages, ClassImages]:
     """The training and test images, on a device."""
-    options: dict[str, Any] = {}
-    if config.dataset == "omniglot":
-        options = {"data_dir": config.data_dir}
-    elif config.dataset != "glyphs":
-        options = {name: getattr(config, name) for name in ("size", "binary", "invert", "channels")}
+    taken = {"glyphs": (), "omniglot": ("data_dir",)}.get(config.dataset, ("size", "binary", "invert", "channels"))
+    blank = DataConfig()
+    for name in ("data_dir", "size", "binary", "invert", "channels"):
+        if name not in taken and getattr(config, name) != getattr(blank, name):
+            raise ValueError(f"{name}: not an option of {config.dataset}, got {getattr(config, name)!r}")
+    options: dict[str, Any] = {name: getattr(config, name) for name in taken}
     train, test = (data.load(config.dataset, split, **options) for split in ("train", "test"))
     return train.to(device), test.to(device)
 
@@ -185,8 +176,8 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """One seed for each step of each process: the three numbers side by side in 63 bits."""
-    return ((seed & 0xFFFF) << 47) | ((step & 0xFFFFFFFF) << 15) | ((rank + 1) & 0x7FFF)
+    """One seed for each step of each process. Hashed, because a CPU generator keeps only the low 32 bits."""
+    return int(np.random.SeedSequence([seed, step, rank + 1]).generate_state(1, np.uint64)[0])
 
 
 def seeded(device: torch.device, seed: int, step: int, rank: int) -> torch.Generator:
@@ -200,17 +191,14 @@ def due(step: int, every: int) -> bool:
 def handle_nonfinite(
     run: "checkpoint.Run",
     folder: Path,
-    loss: float,
-    norm: float,
-    terms: dict[str, float],
+    values: list[float],
     world: World,
     action: str,
     log: Log,
 ) -> None:
     """Say which step and terms went wrong; stop with the state saved to look at, or go on without this step."""
-    text = f"step {run.step}: loss {loss}, gradient norm {norm}, " + ", ".join(
-        f"{k} {v:.4g}" for k, v in terms.items()
-    )
+    named = zip(("loss", "gradient norm", *NAMES), values, strict=True)
+    text = f"step {run.step}: " + ", ".join(f"{name} {value:.4g}" for name, value in named)
     if action == "skip":
         log.nonfinite(run.step, text)
         return
