@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 import kanerva
 from kanerva import DataConfig, RunConfig, TrainConfig, checkpoint, storage
 from kanerva.config import from_dict, to_dict
 from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
-from kanerva.train import NonFinite, draw, learning_rate, load_images, seeded
+from kanerva.train import NonFinite, draw, learning_rate, load_images, running_average, seeded
 from small import metrics, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -115,6 +116,18 @@ def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
     tensors, _ = storage.load(tmp_path / "run" / "last.safetensors")
     assert not torch.equal(tensors["average.R0"], tensors["model.R0"])
     assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.R0"])
+
+
+def test_the_average_warms_up() -> None:
+    """After n updates it keeps n/(n + 10) of itself at most, and never more than the decay."""
+    module = torch.nn.Linear(1, 1, bias=False)
+    averaged = AveragedModel(module, multi_avg_fn=running_average(0.5))
+    expected = 0.0
+    for n, value in enumerate([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0, 3.0, 5.0, 8.0, 9.0]):
+        torch.nn.init.constant_(module.weight, value)
+        averaged.update_parameters(module)
+        expected = value if n == 0 else expected + (value - expected) * max(0.5, 9 / (10 + n))
+        assert float(averaged.module.weight.detach()) == pytest.approx(expected)
 
 
 def test_the_seed_decides(tmp_path: Path) -> None:

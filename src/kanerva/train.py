@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from . import checkpoint, data, distributed, objective
 from .checks import deep_checks
@@ -72,7 +72,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         torch.manual_seed(c.seed)
         model = DKM(config.model).to(world.device)
         model.codec_dtype = torch.bfloat16 if c.bf16 else None
-        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(c.average)) if c.average else None
+        average = AveragedModel(model, multi_avg_fn=running_average(c.average)) if c.average else None
         optimizer = make_optimizer(model, c)
         run = checkpoint.Run(config, model, average, optimizer)
         if resume:
@@ -163,6 +163,16 @@ def make_optimizer(model: DKM, config: TrainConfig) -> torch.optim.Optimizer:
     if config.optimizer == "adamw":
         return torch.optim.AdamW(model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     return torch.optim.Adam(model.parameters(), lr=config.lr)
+
+
+def running_average(decay: float) -> Callable[[Any, Any, Any], None]:
+    """Exponential averaging of weights that forgets the first steps sooner, so that short runs are not held back."""
+
+    @torch.no_grad()
+    def update(averages: Any, weights: Any, count: Any) -> None:
+        torch._foreach_lerp_(averages, weights, max(1 - decay, 9 / (10 + int(count))))
+
+    return update
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
