@@ -166,7 +166,7 @@ def make_optimizer(model: DKM, config: TrainConfig) -> torch.optim.Optimizer:
 
 
 def running_average(decay: float) -> Callable[[Any, Any, Any], None]:
-    """Exponential averaging of weights that forgets the first steps sooner, so that short runs are not held back."""
+    """Exponential averaging that forgets the first steps sooner, so that short runs are not held back."""
 
     @torch.no_grad()
     def update(averages: Any, weights: Any, count: Any) -> None:
