@@ -151,7 +151,9 @@ def test_learning_rate_rises_then_falls() -> None:
 
 def test_every_step_and_process_draws_its_own_numbers() -> None:
     """Also past what 32 bits side by side could tell apart."""
-    cases = [(a, b, c) for a in (0, 1, 65536) for b in (0, 1, 131072, 2**32) for c in (-1, 0, 1, 500)]
+    cases = [
+        (a, b, c) for a in (0, 1, 65536, 2**32 - 1) for b in (0, 1, 131072, 2**32 - 1) for c in (-1, 0, 1, 500)
+    ]
     drawn = {tuple(torch.rand(4, generator=seeded(torch.device("cpu"), *case)).tolist()) for case in cases}
     assert len(drawn) == len(cases)
 
@@ -172,6 +174,7 @@ def test_the_seed_decides_the_episodes_too(tmp_path: Path) -> None:
         ({"lr": math.nan}, "lr: expected 0 or more, got nan"),
         ({"batch": -1}, "batch: "),
         ({"seed": -1}, "seed: "),
+        ({"seed": 2**32}, "seed: expected less than 4294967296, got 4294967296"),
         ({"average": 1.0}, "average: expected a decay from 0 to less than 1, got 1.0"),
         ({"weight_decay": 0.1}, "weight_decay: expected 0 with adam"),
         ({"bound": "ELBO"}, r"bound: expected one of \['L', 'B'\], got 'ELBO'"),
