@@ -302,6 +302,16 @@ BAD = {
         ValueError,
         r"x: expected images of shape .*9, 10.*got",
     ),
+    "one image for an episode": (
+        lambda m, s: m.write(binary(1, 9, 10)),
+        ValueError,
+        r"x: expected images of shape \(\*b, T, 1, 9, 10\), got \(1, 9, 10\)",
+    ),
+    "codes of another size": (
+        lambda m, s: m.decode(normal(2, 5)),
+        ValueError,
+        r"z: .* with C = 7 \(the model's code",
+    ),
     "another dtype": (lambda m, s: m.write(binary(2, 1, 9, 10).float()), TypeError, r"x: expected torch.float64"),
     "bytes": (lambda m, s: m.write(255 * binary(2, 1, 9, 10)), ValueError, r"x: expected pixels on \[0, 1\].*255"),
     "NaN": (

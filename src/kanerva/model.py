@@ -67,6 +67,7 @@ class DKM(nn.Module):
 
     def decode(self, z: Float[Tensor, "*b C"]) -> Likelihood:
         """Codes to distributions over images, p(x | z) = d(z)."""
+        checks.tensor("z", z, ("C",), {"C": self.config.code}, like=self.R0, source="the model's code size")
         with self._codec_precision(z):
             out = self.decoder(z.flatten(0, -2) if z.ndim > 1 else z[None])
         out = out.to(self.R0.dtype).reshape(*z.shape[:-1], *self.config.image)
@@ -80,6 +81,7 @@ class DKM(nn.Module):
 
     def write(self, x: Float[Tensor, "*b T c h w"], state: MemoryState | None = None) -> MemoryState:
         """Write images into a memory, a blank one unless `state` says which [alg. 1]."""
+        self._check_images(x, "T")
         state = self.prior(tuple(x.shape[:-4])) if state is None else state
         return self._write(state, self.encode(x))[0]
 
@@ -171,12 +173,12 @@ class DKM(nn.Module):
             x.device.type, self.codec_dtype or torch.bfloat16, enabled=self.codec_dtype is not None
         )
 
-    def _check_images(self, x: Tensor) -> None:
+    def _check_images(self, x: Tensor, *axes: str) -> None:
+        """Check images, with any named axes before them."""
         image = self.config.image
-        if x.ndim < 3 or tuple(x.shape[-3:]) != tuple(image):
-            raise ValueError(
-                f"x: expected images of shape (*b, {', '.join(map(str, image))}), got {tuple(x.shape)}"
-            )
+        if x.ndim < 3 + len(axes) or tuple(x.shape[-3:]) != tuple(image):
+            wanted = ", ".join(("*b", *axes, *map(str, image)))
+            raise ValueError(f"x: expected images of shape ({wanted}), got {tuple(x.shape)}")
         if x.dtype != self.R0.dtype or x.device != self.R0.device:
             raise TypeError(
                 f"x: expected {self.R0.dtype} on {self.R0.device} like the model, got {x.dtype} on {x.device}"
