@@ -30,7 +30,7 @@ class Log:
             return self
         self._cut_back()
         self.lines = open(self.folder / "metrics.jsonl", "a")
-        self.board = board(self.folder)
+        self.board = board(self.folder, self.start)
         console = Console(stderr=True)
         columns = (
             BarColumn(20),
@@ -114,10 +114,10 @@ def step_of(line: str) -> int:
         return sys.maxsize
 
 
-def board(folder: Path) -> Any:
+def board(folder: Path, start: int) -> Any:
     """A TensorBoard writer, or None where TensorBoard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)
