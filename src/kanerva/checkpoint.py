@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from . import storage
 from .config import RunConfig, from_dict, to_dict
-from .files import atomic_write
+from .files import atomic_write, lock
 from .model import DKM
 
 # What may change when a run goes on: how long, how often it reports, where it computes.
@@ -74,9 +74,9 @@ class Run:
         if not isinstance(step, int) or step < 0 or not isinstance(best, float | None):
             raise ValueError(f"{path}: expected a step and a best score, got {step!r} and {best!r}")
         optimizer = self._optimizer_state(tensors, path, step)
-        storage.fill(self.model, part(tensors, "model."), str(path))
+        storage.fill(self.model, storage.part(tensors, "model."), str(path))
         if self.average is not None:
-            storage.fill(self.average.module, part(tensors, "average."), str(path))
+            storage.fill(self.average.module, storage.part(tensors, "average."), str(path))
             self.average.n_averaged.copy_(tensors["averaged"])
         self.optimizer.load_state_dict(optimizer)
         self.step, self.best = step, math.inf if best is None else best
@@ -93,10 +93,6 @@ class Run:
             state[i] = entries
         groups = self.optimizer.state_dict()["param_groups"]
         return {"state": state if step else {}, "param_groups": groups}
-
-
-def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
 def optimizer_key(full: str, name: str) -> str | None:
@@ -153,14 +149,9 @@ def claim(folder: Path, config: RunConfig, resume: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
     """Hold the folder against other processes, where the system knows locks."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(folder / ".lock", "w") as file:
+    with contextlib.ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(lock(folder / ".lock", wait=False))
         except BlockingIOError:
             raise FileExistsError(f"{folder}: another process is training here") from None
         yield

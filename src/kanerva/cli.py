@@ -63,16 +63,17 @@ class Evaluate:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
-        path = checkpoint_file(self.checkpoint)
+        path = storage.find(self.checkpoint)
         model = load(path).to(choose(self.device))
-        config = data_config(path)
+        _, saved = storage.load(path)
+        config = data_config(saved, path)
         dataset, data_dir = self.dataset or config.dataset, self.data_dir or config.data_dir
         config = dataclasses.replace(config, dataset=dataset, data_dir=data_dir)
         seen, unseen = load_images(config)
         score = evaluate(model, unseen, self.length, self.images, self.classes, self.seed)
         about = {
             "checkpoint": str(path),
-            "step": storage.load(path)[1].get("step"),
+            "step": saved.get("step"),
             "dataset": config.dataset,
             "split": "test",
             "mean_image": mean_image_nats(seen, unseen),
@@ -95,7 +96,7 @@ class Info:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
-        about = system() if self.checkpoint is None else contents(checkpoint_file(self.checkpoint))
+        about = system() if self.checkpoint is None else contents(storage.find(self.checkpoint))
         print(json.dumps(about, indent=1) if self.json else lines(about))
 
 
@@ -169,14 +170,9 @@ def usage() -> str:
     )
 
 
-def checkpoint_file(path: Path) -> Path:
-    """A checkpoint's own path, or the last one of a run's folder."""
-    return path / "last.safetensors" if path.is_dir() else path
-
-
-def data_config(path: Path) -> DataConfig:
+def data_config(saved: dict[str, Any], path: Path) -> DataConfig:
     """The data that a checkpoint was trained on; glyphs for a model that does not say."""
-    run = storage.load(path)[1].get("run")
+    run = saved.get("run")
     return DataConfig() if run is None else from_dict(RunConfig, run, f"{path}: run").data
 
 

@@ -163,8 +163,8 @@ def path_name(url: str) -> str:
 
 
 @contextlib.contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Let one process at a time through, where the system can; the others wait."""
+def lock(path: Path, wait: bool = True) -> Iterator[None]:
+    """Let one process at a time through, where the system can; the others wait, or get a BlockingIOError."""
     try:
         import fcntl
     except ImportError:
@@ -172,6 +172,10 @@ def lock(path: Path) -> Iterator[None]:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "w") as file:
-        with contextlib.suppress(OSError):  # some network folders know no locks
-            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # some network folders know no locks
         yield

@@ -195,10 +195,8 @@ class DKM(nn.Module):
 
 def load(path: str | Path) -> DKM:
     """Load a model from what `DKM.save` or training wrote (a file, or a run's folder); averaged weights if any."""
-    path = Path(path) / "last.safetensors" if Path(path).is_dir() else Path(path)
+    path = storage.find(path)
     tensors, about = storage.load(path)
     model = DKM(from_dict(ModelConfig, about.get("model"), f"{path}: model"))
-    kind = "average." if any(name.startswith("average.") for name in tensors) else "model."
-    weights = {name.removeprefix(kind): x for name, x in tensors.items() if name.startswith(kind)}
-    storage.fill(model, weights, str(path))
+    storage.fill(model, storage.part(tensors, "average.") or storage.part(tensors, "model."), str(path))
     return model.eval()

@@ -54,6 +54,17 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, about
 
 
+def find(path: str | Path) -> Path:
+    """A file's own path, or that of the last checkpoint in a run's folder."""
+    path = Path(path)
+    return path / "last.safetensors" if path.is_dir() else path
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, named without it."""
+    return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
+
+
 def crc32(tensors: dict[str, Tensor]) -> int:
     """A checksum of all names and numbers; safetensors has none."""
     total = 0
