@@ -114,6 +114,18 @@ def memory(state: Any, name: str, uses_U: bool = True) -> None:
         positive_definite(f"{name}.U", state.U)
 
 
+def inverse(value: Any, state: Any = None, like: Tensor | None = None) -> None:
+    """Check that an inverse belongs to a memory of this size (that of `state`, or of the weights `like`)."""
+    if not (hasattr(value, "P") and hasattr(value, "log_det")):
+        raise TypeError(
+            f"inverse: expected an Inverse(P, log_det), got {type(value).__name__}; memory.inverse makes one"
+        )
+    rows = like.shape[-1] if like is not None else state.R.shape[-2]
+    like = state.R if like is None else like
+    tensor("inverse.P", value.P, ("K", "K"), {"K": rows}, like=like, source="rows of the memory")
+    broadcastable({"inverse": value.P.shape[:-2], "the memory": like.shape[:-2]})
+
+
 def mean(name: str, R: Any) -> None:
     """Check that the mean of a memory has rows and columns."""
     tensor(name, R, ("K", "C"))

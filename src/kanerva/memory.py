@@ -36,6 +36,13 @@ class MemoryState(NamedTuple):
         return MemoryState(self.R.detach(), self.U.detach())
 
 
+class Inverse(NamedTuple):
+    """A⁻¹ and ln det A⁻¹ for A = R Rᵀ + noise_var I, which addresses every code of one memory [app. D]."""
+
+    P: Float[Tensor, "*b K K"]
+    log_det: Float[Tensor, "*b"]
+
+
 # torch.load takes a saved MemoryState as it takes a tensor, without unpickling anything else
 torch.serialization.add_safe_globals([MemoryState])
 
@@ -56,15 +63,31 @@ def prior(R0: Float[Tensor, "*p K C"], prior_var: Variance, batch: tuple[int, ..
 
 
 @full_precision
-def address(z: Float[Tensor, "*#b T C"], state: MemoryState, noise_var: Variance) -> Float[Tensor, "*#b T K"]:
+def address(
+    z: Float[Tensor, "*#b T C"], state: MemoryState, noise_var: Variance, inverse: Inverse | None = None
+) -> Float[Tensor, "*#b T K"]:
     """Find the weights that read each code best, by ridge regression [eq. least_squares, app. D].
 
         w = argmin ‖z − Rᵀw‖² + noise_var ‖w‖²        A w = R z,  A = R Rᵀ + noise_var I
 
-    One factor of A serves all T codes. Cost T·K·C + K²·C + K³. Proof: test_address_*.
+    One factor of A serves all T codes. Cost T·K·C + K²·C + K³; with the `inverse` of this memory, if it is at
+    hand, T·(K·C + K²) and as exact as a solve by K×K. Proof: test_address_*.
     """
     checks.inputs(state, z=z, noise_var=noise_var, uses_U=False)
-    return _address(z, state.R, noise_var)
+    if inverse is None:
+        return _address(z, state.R, noise_var)
+    checks.inverse(inverse, state)
+    return z @ state.R.mT @ inverse.P
+
+
+@full_precision
+def inverse(state: MemoryState, noise_var: Variance) -> Inverse:
+    """Invert A = R Rᵀ + noise_var I once, for all that will be asked of one memory [app. D].
+
+    `kernels.write_and_invert` gives the same with the write. Cost K²·C + K³. Proof: test_inverse_*.
+    """
+    checks.inputs(state, noise_var=noise_var, uses_U=False)
+    return _inverse(_ridge(state.R @ state.R.mT, noise_var))
 
 
 @full_precision
@@ -192,6 +215,22 @@ def kl_memory(q: MemoryState, p: MemoryState) -> Float[Tensor, "*#b"]:
 
 
 @full_precision
+def kl_prior(
+    q: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance, log_det: Float[Tensor, "*#b"]
+) -> Float[Tensor, "*#b"]:
+    """`kl_memory` against `prior(R0, prior_var)` where log_det = ln det U − ln det U0 is known from writing.
+
+    ½ ( C [tr U / prior_var − K − log_det] + ‖R − R0‖² / prior_var ), without factorisation. Cost K·C.
+    """
+    checks.memory(q, "q", uses_U=False)
+    K, C = q.R.shape[-2:]
+    checks.tensor("R0", R0, ("K", "C"), {"K": K, "C": C}, like=q.R, source="size of q.R")
+    checks.variance("prior_var", prior_var, like=q.R)
+    trace = q.U.diagonal(dim1=-2, dim2=-1).sum(-1) / prior_var
+    return 0.5 * (C * (trace - K - log_det) + (q.R - R0).square().sum((-2, -1)) / prior_var)
+
+
+@full_precision
 def kl_weights(w: Float[Tensor, "*b T K"], weight_var: Variance) -> Float[Tensor, "*b T"]:
     """KL(q(w) ‖ p(w)) of N(w, weight_var I) against N(0, I), for each weight [eq. elbo].
 
@@ -204,30 +243,47 @@ def kl_weights(w: Float[Tensor, "*b T K"], weight_var: Variance) -> Float[Tensor
 
 
 @full_precision
-def weight_root(state: MemoryState, noise_var: Variance, scale: Variance) -> Float[Tensor, "*b K K"]:
-    """Find a root of the covariance that w has given its code, the same for all codes; beyond the paper.
+def kl_weights_full(
+    w: Float[Tensor, "*#b T K"], inverse: Inverse, noise_var: Variance, scale: Variance
+) -> Float[Tensor, "*#b T"]:
+    """KL(q(w) ‖ p(w)) where q has the covariance that w has given its code, times a scale; beyond the paper.
 
-        Σ = scale (R Rᵀ / noise_var + I)⁻¹ = scale · noise_var A⁻¹ = S Sᵀ,   A = R Rᵀ + noise_var I
+        Σ = scale (R Rᵀ / noise_var + I)⁻¹ = scale · noise_var · P,   P = A⁻¹
+        ½ ( tr Σ − K − ln det Σ + ‖w‖² )
 
-    scale = 1 is exact for Gaussian codes [app. D]; S is upper triangular, and μ + S ε is a draw. Cost K²·C + K³.
+    Σ is the same for all codes of a memory; scale = 1 is exact for Gaussian codes [app. D]. Proof: test_full_*.
     """
-    checks.inputs(state, noise_var=noise_var, uses_U=False)
-    checks.variance("scale", scale, like=state.R)
-    L = _cholesky(_ridge(state.R @ state.R.mT, noise_var), "R Rᵀ + noise_var I")
-    eye = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    return (scale * noise_var) ** 0.5 * torch.linalg.solve_triangular(L.mT, eye, upper=True)
+    checks.tensor("w", w, ("T", "K"))
+    checks.inverse(inverse, like=w)
+    checks.variance("noise_var", noise_var, like=w)
+    checks.variance("scale", scale, like=w)
+    v = torch.as_tensor(scale * noise_var, dtype=w.dtype)
+    trace = v * inverse.P.diagonal(dim1=-2, dim2=-1).sum(-1)
+    shape = trace - w.shape[-1] * (1 + v.log()) - inverse.log_det
+    return 0.5 * (shape[..., None] + w.square().sum(-1))
 
 
 @full_precision
-def kl_weights_full(w: Float[Tensor, "*#b T K"], root: Float[Tensor, "*#b K K"]) -> Float[Tensor, "*#b T"]:
-    """KL(q(w) ‖ p(w)) of N(w, S Sᵀ) against N(0, I), for a triangular root S [eq. elbo].
+def draw_weights_full(
+    w: Float[Tensor, "*#b T K"],
+    state: MemoryState,
+    inverse: Inverse,
+    noise_var: Variance,
+    scale: Variance,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "*#b T K"]:
+    """Draw from N(w, Σ) with the Σ of `kl_weights_full`, without a root of it.
 
-    ½ ( ‖S‖² − K − 2 ln det S + ‖w‖² )
+    a = √noise_var ε + R η has covariance A for ε, η ~ N(0, 1), so that P a has P A P = P.
     """
-    checks.tensor("w", w, ("T", "K"))
-    checks.tensor("root", root, ("K", "K"), {"K": w.shape[-1]}, like=w, source="size of w")
-    shape_term = root.square().sum((-2, -1)) - w.shape[-1] - _log_det(root)
-    return 0.5 * (shape_term[..., None] + w.square().sum(-1))
+    checks.inputs(state, w=w, noise_var=noise_var, uses_U=False)
+    checks.inverse(inverse, state)
+    checks.variance("scale", scale, like=w)
+    K, C = state.R.shape[-2:]
+    shape = torch.broadcast_shapes(w.shape[:-2], state.R.shape[:-2]) + (w.shape[-2], K + C)
+    noise = torch.randn(shape, generator=generator, dtype=w.dtype, device=w.device)
+    a = noise_var**0.5 * noise[..., :K] + noise[..., K:] @ state.R.mT
+    return w + (scale * noise_var) ** 0.5 * a @ inverse.P
 
 
 @full_precision
@@ -264,6 +320,12 @@ def _address(
         return _solve(L, R @ z.mT).mT
     L = _cholesky(_ridge(R.mT @ R, noise_var), "RᵀR + noise_var I")
     return _solve(L, z.mT).mT @ R.mT
+
+
+def _inverse(A: Float[Tensor, "*b N N"]) -> Inverse:
+    L = _cholesky(A, "R Rᵀ + noise_var I")
+    root = _solve_lower(L, torch.eye(A.shape[-1], dtype=A.dtype, device=A.device))
+    return Inverse(root.mT @ root, -_log_det(L))
 
 
 def _update(

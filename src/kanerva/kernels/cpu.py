@@ -1,0 +1,339 @@
+"""The core of the write, and its adjoint, as one fused loop over the codes of a chunk, compiled by Numba for CPUs.
+
+The mathematics is that of gram.plain, the adjoint that of README.md; the letters are theirs. Episodes are shared out
+over torch.get_num_threads() threads. Every matrix that is multiplied by a vector is symmetric, so M x is a sum of
+rows of M and all inner loops run along memory. The backward pass walks the states back by undoing each rank-one or
+rank-two change: a write keeps O(K + N) numbers a code, and no states but the last of a chunk.
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+
+def compiled(function: Callable[..., Any]) -> Any:
+    """Compile on first use, and keep the machine code beside the file.
+
+    Sums may be reordered and multiply-adds contracted, or no vector unit would be used; NaN and infinity are kept.
+    """
+    fast = {"reassoc", "contract", "nsz", "arcp"}
+    # the tests wrap every function in a check of shapes, which is not for Numba
+    return njit(nogil=True, cache=True, error_model="numpy", fastmath=fast)(inspect.unwrap(function))
+
+
+@compiled
+def combine(M: Any, x: Any, y: Any) -> None:
+    """y = Mᵀx; eight rows at a time, so that y is fetched and stored an eighth as often."""
+    K, N = M.shape
+    y[:] = 0
+    whole = K - K % 8
+    for i in range(0, whole, 8):
+        a, b, c, d, e, f, g, h = x[i], x[i + 1], x[i + 2], x[i + 3], x[i + 4], x[i + 5], x[i + 6], x[i + 7]
+        for j in range(N):
+            y[j] += (a * M[i, j] + b * M[i + 1, j] + c * M[i + 2, j] + d * M[i + 3, j]) + (
+                e * M[i + 4, j] + f * M[i + 5, j] + g * M[i + 6, j] + h * M[i + 7, j]
+            )
+    for i in range(whole, K):
+        a = x[i]
+        for j in range(N):
+            y[j] += a * M[i, j]
+
+
+@compiled
+def apply(M: Any, x: Any, y: Any) -> None:
+    """y = M x."""
+    for i in range(M.shape[0]):
+        total = M.dtype.type(0)
+        for j in range(M.shape[1]):
+            total += M[i, j] * x[j]
+        y[i] = total
+
+
+@compiled
+def dot(x: Any, y: Any) -> Any:
+    total = x.dtype.type(0)
+    for i in range(x.shape[0]):
+        total += x[i] * y[i]
+    return total
+
+
+@compiled
+def outer(M: Any, sign: Any, x: Any, y: Any) -> None:
+    """M += sign x yᵀ."""
+    for i in range(M.shape[0]):
+        a = sign * x[i]
+        for j in range(M.shape[1]):
+            M[i, j] += a * y[j]
+
+
+@compiled
+def add(M: Any, a: Any, b: Any, c: Any, x: Any, y: Any) -> None:
+    """M += a x xᵀ + b (x yᵀ + y xᵀ) + c y yᵀ."""
+    for i in range(M.shape[0]):
+        left, right = a * x[i] + b * y[i], b * x[i] + c * y[i]
+        for j in range(M.shape[1]):
+            M[i, j] += left * x[j] + right * y[j]
+
+
+@compiled
+def invert(A: Any, row: Any, column: Any) -> Any:
+    """Invert a positive definite A in place by Gauss–Jordan sweeps; returns ln det A. Any other A becomes NaN."""
+    K = A.shape[0]
+    log_det = A.dtype.type(0)
+    for i in range(K):
+        pivot = A[i, i]
+        if not pivot > 0:
+            pivot = A.dtype.type(np.nan)
+        log_det += np.log(pivot)
+        for j in range(K):
+            row[j] = A[i, j] / pivot
+            column[j] = A[j, i]
+        outer(A, A.dtype.type(-1), column, row)
+        for j in range(K):
+            A[i, j] = row[j]
+            A[j, i] = -column[j] / pivot
+        A[i, i] = 1 / pivot
+    return log_det
+
+
+@compiled
+def solve(P: Any, G: Any, noise_var: Any, b: Any, w: Any, rest: Any, more: Any) -> None:
+    """w = (G + noise_var I)⁻¹ b from a P that is nearly the inverse, with one step of refinement."""
+    combine(P, b, w)
+    combine(G, w, rest)
+    for i in range(b.shape[0]):
+        rest[i] = b[i] - rest[i] - noise_var * w[i]
+    combine(P, rest, more)
+    for i in range(b.shape[0]):
+        w[i] += more[i]
+
+
+@compiled
+def change(
+    U: Any, P: Any, G: Any, sign: Any, noise_var: Any, s: Any, n: Any, w: Any, k: Any, PV: Any, core: Any, u: Any
+) -> None:
+    """What one write does to U, P and G (sign −1), or its undoing (sign 1); u is scratch."""
+    root = np.sqrt(s)
+    for i in range(w.shape[0]):
+        u[i] = k[i] * root
+    outer(U, sign, u, u)  # symmetric to the last bit
+    add(P, sign * core[0], sign * core[1], sign * core[2], PV[0], PV[1])
+    add(G, -sign * n, -sign * noise_var, sign - sign, k, w)
+
+
+@compiled
+def forward(
+    start: int,
+    stop: int,
+    noise_var: Any,
+    Y: Any,
+    G: Any,
+    X: Any,
+    U: Any,
+    P: Any,
+    W: Any,
+    gain: Any,
+    s: Any,
+    D: Any,
+    surprise: Any,
+    PV: Any,
+    core: Any,
+) -> None:
+    """Write a chunk into memories start … stop − 1. G, X and U change in place; X ends as the b of every step."""
+    _, K, N = X.shape
+    one = X.dtype.type(1)
+    b, c, rest, more = np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype)
+    for e in range(start, stop):
+        Ge, Xe, Ue, Pe = G[e], X[e], U[e], P[e]
+        Pe[:] = Ge
+        for i in range(K):
+            Pe[i, i] += noise_var
+        invert(Pe, rest, more)
+        for t in range(N):
+            w, k, d, p, q = W[e, t], gain[e, t], D[e, t], PV[e, t, 0], PV[e, t, 1]
+            for i in range(K):
+                b[i] = Xe[i, t]
+            solve(Pe, Ge, noise_var, b, w, rest, more)
+            combine(Ue, w, c)
+            s[e, t] = dot(w, c) + noise_var
+            for i in range(K):
+                k[i] = c[i] / s[e, t]
+            # n = ‖Δ‖² = Δᵀz − noise_var ‖w‖²; a perfect read may round to less than nothing
+            n = max(Y[e, t, t] - dot(w, b) - noise_var * dot(w, w), one - one)
+            surprise[e, t] = n
+            # d = Δᵀz of the codes to come
+            combine(Xe, w, d)
+            for j in range(N):
+                d[j] = Y[e, t, j] - d[j]
+            d[: t + 1] = 0
+            # P ← P − [p q] (S⁻¹ + VᵀP V)⁻¹ [p q]ᵀ,   V = [k, noise_var w]
+            combine(Pe, k, p)
+            combine(Pe, w, q)
+            for i in range(K):
+                q[i] *= noise_var
+            kPk, off, wPw = dot(k, p), one + dot(k, q), noise_var * dot(w, q) - n
+            det = kPk * wPw - off * off
+            core[e, t, 0], core[e, t, 1], core[e, t, 2] = wPw / det, -off / det, kPk / det
+            change(Ue, Pe, Ge, -one, noise_var, s[e, t], n, w, k, PV[e, t], core[e, t], rest)
+            outer(Xe, one, k, d)
+
+
+@compiled
+def backward(
+    start: int,
+    stop: int,
+    noise_var: Any,
+    G: Any,
+    X: Any,
+    U: Any,
+    P: Any,
+    W: Any,
+    gain: Any,
+    s: Any,
+    D: Any,
+    surprise: Any,
+    PV: Any,
+    core: Any,
+    g_W: Any,
+    g_gain: Any,
+    g_s: Any,
+    g_U: Any,
+    g_G: Any,
+    g_X: Any,
+    g_Y: Any,
+    g_noise_var: Any,
+) -> None:
+    """The adjoint of `forward`. G, X, U and P walk back in place; g_U comes in symmetric, other sums start at 0."""
+    _, K, N = X.shape
+    one = X.dtype.type(1)
+    zero, half = one - one, one / 2
+    g_k, g_w, g_c, v = np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype)
+    gUk, gGk, gGw, Xg = np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype)
+    for e in range(start, stop):
+        Ge, Xe, Ue, Pe, gG, gX, gU = G[e], X[e], U[e], P[e], g_G[e], g_X[e], g_U[e]
+        for t in range(N - 1, -1, -1):
+            w, k, d, g_d, st, n = W[e, t], gain[e, t], D[e, t], g_Y[e, t], s[e, t], surprise[e, t]
+            # X' = X + k dᵀ, U' = U − s k kᵀ, G' = G + noise_var (w kᵀ + k wᵀ) + n k kᵀ
+            apply(gX, d, g_k)
+            combine(gX, k, g_d)
+            combine(gU, k, gUk)
+            combine(gG, k, gGk)
+            combine(gG, w, gGw)
+            g_n = dot(k, gGk)
+            for i in range(K):
+                g_k[i] += g_gain[e, t, i] - st * gUk[i] + 2 * (noise_var * gGw[i] + n * gGk[i])
+            # k = c/s, s = wᵀc + noise_var
+            g_st = g_s[e, t] - dot(g_k, k) / st
+            for i in range(K):
+                g_c[i] = g_k[i] / st - gUk[i] + g_st * w[i]
+            # n = Y_tt − wᵀb − noise_var ‖w‖²
+            g_d[t] = g_n
+            g_noise_var[e] += g_st + 2 * dot(gGk, w) - g_n * dot(w, w)
+            change(Ue, Pe, Ge, one, noise_var, st, n, w, k, PV[e, t], core[e, t], Xg)
+            outer(Xe, -one, k, d)
+            # d = Y_t − Xᵀw
+            apply(Xe, g_d, Xg)
+            outer(gX, -one, w, g_d)
+            # c = U w
+            combine(Ue, g_c, g_w)
+            for i in range(K):
+                g_w[i] += g_W[e, t, i] + st * g_st * k[i] - Xg[i] + 2 * noise_var * (gGk[i] - g_n * w[i])
+            # w = (G + noise_var I)⁻¹ b
+            solve(Pe, Ge, noise_var, g_w, v, g_k, Xg)
+            g_noise_var[e] -= dot(v, w)
+            for i in range(K):
+                gX[i, t] += v[i]
+            add(gU, zero, half, zero, g_c, w)
+            add(gG, zero, -half, zero, v, w)
+
+
+def share(function: Callable[..., None], batch: int, *arguments: Any) -> None:
+    """Run function(start, stop, …) over all of a batch, in as many threads as PyTorch uses."""
+    threads = max(1, min(torch.get_num_threads(), batch))
+    edges = [batch * i // threads for i in range(threads + 1)]
+    tasks = [pool(os.getpid(), threads).submit(function, *edges[i : i + 2], *arguments) for i in range(1, threads)]
+    function(*edges[:2], *arguments)
+    for task in tasks:
+        task.result()
+
+
+@functools.lru_cache(maxsize=2)
+def pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Threads of this process; a forked child needs its own."""
+    return ThreadPoolExecutor(threads, "kanerva")
+
+
+def views(*tensors: Tensor) -> list[Any]:
+    return [x.numpy() for x in tensors]
+
+
+@torch.library.custom_op("kanerva::core_cpu", mutates_args=(), device_types="cpu")
+def core_op(
+    G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor
+) -> tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]:
+    """W, gain, s and U, and what the adjoint needs: G, X, P, D, surprise, PV, core."""
+    out = outputs(G, X, U)
+    W, gain, s, U_, G_, X_, P, D, surprise, PV, core = out
+    for new, old in ((U_, U), (G_, G), (X_, X)):
+        new.copy_(old)
+    arguments = views(Y.contiguous(), G_, X_, U_, P, W, gain, s, D, surprise, PV, core)
+    share(forward, X.shape[0], noise_var.numpy()[()], *arguments)
+    return out
+
+
+@core_op.register_fake
+def _(G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor) -> tuple[Tensor, ...]:
+    return outputs(G, X, U)
+
+
+def outputs(G: Tensor, X: Tensor, U: Tensor) -> Any:
+    B, K, N = X.shape
+    shapes = ((N, K), (N, K), (N,), (K, K), (K, K), (K, N), (K, K), (N, N), (N,), (N, 2, K), (N, 3))
+    return tuple(X.new_empty(B, *shape) for shape in shapes)
+
+
+@torch.library.custom_op("kanerva::core_cpu_backward", mutates_args=(), device_types="cpu")
+def backward_op(
+    saved: list[Tensor], g_W: Tensor, g_gain: Tensor, g_s: Tensor, g_U: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    noise_var, W, gain, s, U, G, X, P, D, surprise, PV, core = saved
+    U, G, X, P = U.clone(), G.clone(), X.clone(), P.clone()
+    g_U = 0.5 * (g_U + g_U.mT)
+    g_G, g_X, g_Y, g_noise_var = (torch.zeros_like(x) for x in (G, X, D, s[:, 0]))
+    arguments = views(G, X, U, P, W, gain, s, D, surprise, PV, core)
+    arguments += views(*(x.contiguous() for x in (g_W, g_gain, g_s, g_U)), g_G, g_X, g_Y, g_noise_var)
+    share(backward, X.shape[0], noise_var.numpy()[()], *arguments)
+    return g_G, g_X, g_Y, g_U, g_noise_var.sum()
+
+
+@backward_op.register_fake
+def _(saved: list[Tensor], g_W: Tensor, g_gain: Tensor, g_s: Tensor, g_U: Tensor) -> tuple[Tensor, ...]:
+    noise_var, _, _, _, U, G, X, _, D, *_ = saved
+    return tuple(torch.empty_like(x) for x in (G, X, D, U, noise_var))
+
+
+def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(inputs[-1], *output)
+
+
+def adjoint(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+    return backward_op(list(ctx.saved_tensors), *grads[:4])
+
+
+core_op.register_autograd(adjoint, setup_context=setup_context)
+
+
+def core(G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """gram.Core by Numba."""
+    W, gain, s, U, *_ = core_op(G, X, Y, U, noise_var)
+    return W, gain, s, U

@@ -1,0 +1,120 @@
+"""The write in Gram space: the sequential part knows codes by their inner products only and never touches C.
+
+A chunk of N codes is written in three moves (derivation: README.md beside this file):
+    before   G = R Rᵀ, X = R Zᵀ, Y = Z Zᵀ                                       matrix products
+    core     (G, X, Y, U) → weights W, gains k, innovation variances s, new U    N dependent steps in K and N
+    after    (I + L) Δ = Z − W R with L = tril(W kᵀ, −1);  R ← R + kᵀΔ           matrix products
+`core` here is plain PyTorch, for any device; cpu.py and triton.py bring faster ones of the same signature.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
+
+from .. import memory
+from ..memory import MemoryState
+
+# Codes between two refreshes of G and of the inverse: more would let rounding grow, fewer are more products.
+CHUNK = 64
+
+Scalar = Float[Tensor, ""]
+# (G, X, Y, U, noise_var) → (W, k, s, U)
+Core = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
+def write(
+    state: MemoryState, z: Float[Tensor, "B T C"], noise_var: Scalar, core: Core | None = None
+) -> tuple[MemoryState, Float[Tensor, "B T K"], Float[Tensor, "B T"]]:
+    """Write an episode; returns the memory, the weights and the innovation variances s."""
+    (R, U), parts = state, []
+    for Z in z.split(CHUNK, dim=-2) if z.shape[-2] else ():
+        W, k, s, U = (core or plain)(R @ R.mT, R @ Z.mT, Z @ Z.mT, U, noise_var)
+        delta = torch.linalg.solve_triangular(
+            torch.tril(W @ k.mT, -1), Z - W @ R, upper=False, unitriangular=True
+        )
+        R = torch.baddbmm(R, k.mT, delta)
+        parts.append((W, s))
+    if not parts:
+        return state, z.new_empty(z.shape[0], 0, R.shape[-2]), z.new_empty(z.shape[0], 0)
+    W, s = (torch.cat(x, dim=1) for x in zip(*parts, strict=True))
+    return MemoryState(R, U), W, s
+
+
+def plain(
+    G: Float[Tensor, "B K K"],
+    X: Float[Tensor, "B K N"],
+    Y: Float[Tensor, "B N N"],
+    U: Float[Tensor, "B K K"],
+    noise_var: Scalar,
+) -> tuple[Float[Tensor, "B N K"], Float[Tensor, "B N K"], Float[Tensor, "B N"], Float[Tensor, "B K K"]]:
+    """Address and update N times, in inner products alone; X keeps the columns of the codes still to come."""
+    P = memory._inverse(memory._ridge(G, noise_var).detach()).P
+    steps = []
+    for t in range(Y.shape[-1]):
+        w = Solve.apply(G, noise_var, X[..., :1], P)
+        c = U @ w
+        s = (w.mT @ c) + noise_var
+        k = c / s
+        d = Y[:, t : t + 1, t:] - w.mT @ X  # Δᵀz of this code and of those to come
+        n = d[..., :1] - noise_var * (w.mT @ w)  # ‖Δ‖²
+        n = n + (n.clamp(min=0) - n).detach()  # a perfect read may round to less than nothing
+        X = torch.baddbmm(X[..., 1:], k, d[..., 1:])
+        U = U - c / s.sqrt() @ (c / s.sqrt()).mT
+        V, S = torch.cat([k, noise_var * w], -1), _swap(n)
+        G = G + V @ S @ V.mT
+        P = _woodbury(P, V.detach(), n.detach())
+        steps.append((w[..., 0], k[..., 0], s[:, 0, 0]))
+    W, K, s = (torch.stack(x, dim=1) for x in zip(*steps, strict=True))
+    return W, K, s, U
+
+
+class Solve(torch.autograd.Function):
+    """w = (G + noise_var I)⁻¹ b by the carried inverse P and one step of refinement, both ways."""
+
+    @staticmethod
+    def forward(
+        ctx: FunctionCtx,
+        G: Float[Tensor, "B K K"],
+        noise_var: Scalar,
+        b: Float[Tensor, "B K 1"],
+        P: Float[Tensor, "B K K"],
+    ) -> Float[Tensor, "B K 1"]:
+        w = refined(P, G, noise_var, b)
+        ctx.save_for_backward(G, noise_var, P, w)
+        return w
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, g_w: Float[Tensor, "B K 1"]) -> tuple[Tensor | None, ...]:
+        G, noise_var, P, w = ctx.saved_tensors  # type: ignore[attr-defined]
+        v = refined(P, G, noise_var, g_w)
+        return -v @ w.mT, -(v * w).sum(), v, None
+
+
+def refined(
+    P: Float[Tensor, "B K K"], G: Float[Tensor, "B K K"], noise_var: Scalar, b: Float[Tensor, "B K M"]
+) -> Float[Tensor, "B K M"]:
+    """Solve (G + noise_var I) w = b from a P that is nearly the inverse."""
+    w = P @ b
+    return w + P @ (b - G @ w - noise_var * w)
+
+
+def _swap(n: Float[Tensor, "B 1 1"]) -> Float[Tensor, "B 2 2"]:
+    """S = [[n, 1], [1, 0]]: R Rᵀ changes by V S Vᵀ, V = [k, noise_var w]."""
+    one = torch.ones_like(n)
+    return torch.cat([torch.cat([n, one], -1), torch.cat([one, torch.zeros_like(n)], -1)], -2)
+
+
+def _woodbury(
+    P: Float[Tensor, "B K K"], V: Float[Tensor, "B K 2"], n: Float[Tensor, "B 1 1"]
+) -> Float[Tensor, "B K K"]:
+    """(A + V S Vᵀ)⁻¹ = P − P V (S⁻¹ + Vᵀ P V)⁻¹ Vᵀ P,   S⁻¹ = [[0, 1], [1, −n]]."""
+    PV = P @ V
+    M = V.mT @ PV
+    M = torch.stack([M[:, 0, 0], M[:, 0, 1] + 1, M[:, 1, 1] - n[:, 0, 0]], -1)
+    a, b, d = M[:, :, None, None].unbind(1)
+    adjugate = torch.cat([torch.cat([d, -b], -1), torch.cat([-b, a], -1)], -2)
+    return P - PV @ (adjugate / (a * d - b * b)) @ PV.mT
