@@ -90,7 +90,10 @@ class Run:
                 raise ValueError(f"{path}: the optimiser's state for {name} does not fit")
             if step and not entries:
                 raise ValueError(f"{path}: the optimiser's state for {name} is missing")
-            state[i] = entries
+            # files keep no strides, and a fused optimiser takes moments to lie in memory as their parameter does
+            state[i] = {
+                key: x if key == "step" else torch.empty_like(parameter).copy_(x) for key, x in entries.items()
+            }
         groups = self.optimizer.state_dict()["param_groups"]
         return {"state": state if step else {}, "param_groups": groups}
 
