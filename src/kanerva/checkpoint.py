@@ -17,10 +17,13 @@ from .config import RunConfig, from_dict, to_dict
 from .files import atomic_write, lock
 from .model import DKM
 
-# What may change when a run goes on: how long, how often it reports, where it computes.
+# What may change when a run goes on: how long, how often it reports, where and how it computes.
 FREE = (
     "steps",
     "device",
+    "capture",
+    "write",
+    "compile",
     "log_every",
     "evaluate_every",
     "evaluate_images",
