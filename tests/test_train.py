@@ -1,6 +1,8 @@
 """Training: it learns, resumes bit for bit, survives what can go wrong, and says so."""
 
+import copy
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -301,6 +303,27 @@ def test_a_skipped_step_leaves_no_trace(
     assert (bad.step, bad.steps) == (0, 2)
     assert step.bad() is None
     assert leaving_out.bad() is None
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.filterwarnings("default")  # the compiler's own warnings differ from version to version
+def test_the_optimiser_is_adam(compile: bool, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fused form takes gradients and moments to lie in memory as the weights do, and does not check."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    config = tiny(tmp_path, device=device, compile=compile)
+    run, step = new_step(config)
+    plain = copy.deepcopy(run.model)
+    adam = torch.optim.Adam(plain.parameters(), foreach=False)
+    for number in range(4):
+        step(number)
+        for p, q in zip(run.model.parameters(), plain.parameters(), strict=True):
+            assert p.grad is not None
+            q.grad = p.grad.contiguous()
+        adam.param_groups[0]["lr"] = learning_rate(number, config.train)
+        adam.step()
+    for p, q in zip(run.model.parameters(), plain.parameters(), strict=True):
+        # a step moves a weight by about 1e-3; float32 rounds it to 1e-7
+        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-6)
 
 
 def test_a_held_step_changes_nothing(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
