@@ -1,5 +1,6 @@
 """Two processes do what one does: the same gradients, the same memory, a run that trains."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,7 +16,8 @@ import kanerva
 from cases import case, normal
 from kanerva import DKM, CodecConfig, ModelConfig, distributed, memory, storage
 from kanerva.config import to_dict
-from kanerva.train import Loss, train_here
+from kanerva.step import Loss, Step
+from kanerva.train import fit, load_images, new_run, train_here
 from small import metrics, tiny
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
@@ -106,6 +108,33 @@ def launch(folder: Path, config: kanerva.RunConfig, processes: int) -> None:
     assert result.returncode == 0, result.stderr[-3000:]
 
 
+def skipping(rank: int, folder: str) -> None:
+    """A step that went wrong in one process only."""
+    config = tiny(Path(folder) / str(rank), nonfinite="skip")
+    world = distributed.World(rank, 2, torch.device("cpu"))
+    images, _ = load_images(config.data)
+    run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
+    step = Step(run, images, world)
+    step(0)
+    step.number.fill_(1)
+    step.judge(torch.tensor(rank == 0))
+    skipped = step.skip.clone()
+    bad = step.bad()
+    assert bad is not None
+    step(2)
+    found = {"R0": run.model.R0.detach(), "skipped": skipped, "bad": torch.tensor([bad.step, bad.steps])}
+    storage.save(f"{folder}/{rank}.safetensors", found, {})
+
+
+def test_processes_skip_the_same_steps(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    first, second = join(skipping, tmp_path)
+    assert first["skipped"] == second["skipped"] == 1
+    assert first["bad"].tolist() == second["bad"].tolist() == [1, 1]
+    assert torch.equal(first["R0"], second["R0"])
+
+
 def test_torchrun_trains(tmp_path: Path) -> None:
     launch(tmp_path / "run", tiny(tmp_path), 2)
     rows = metrics(tmp_path / "run")
@@ -136,12 +165,12 @@ def test_an_error_in_one_process_ends_all(tmp_path: Path) -> None:
 FAIL = """
 import json, sys, kanerva
 from kanerva.config import RunConfig, from_dict
-module = sys.modules["kanerva.train"]
-original = module.draw
-def draw(images, config, step, world, generator):
-    if step == 3 and world.rank == 1:
+from kanerva.step import Step
+original = Step.draw
+def draw(self, length):
+    if self.number == 3 and self.world.rank == 1:
         raise ValueError("a pixel too far")
-    return original(images, config, step, world, generator)
-module.draw = draw
+    return original(self, length)
+Step.draw = draw
 kanerva.train(from_dict(RunConfig, json.loads(sys.argv[1])), sys.argv[2])
 """

@@ -1,6 +1,8 @@
 """Training: it learns, resumes bit for bit, survives what can go wrong, and says so."""
 
+import copy
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -17,11 +19,13 @@ import torch
 from torch.optim.swa_utils import AveragedModel
 
 import kanerva
+from conftest import cuda
 from kanerva import DataConfig, RunConfig, TrainConfig, checkpoint, storage
 from kanerva.config import from_dict, to_dict
 from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
-from kanerva.train import NonFinite, draw, learning_rate, load_images, running_average, seeded
+from kanerva.step import Step, learning_rate, obstacle, step_seed, update_average
+from kanerva.train import NonFinite, fit, load_images, new_run
 from small import metrics, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -32,6 +36,16 @@ def same_checkpoint(a: Path, b: Path) -> None:
     assert set(x) == set(y)
     assert [name for name in x if not torch.equal(x[name], y[name])] == []
     assert (about_x["step"], about_x["best"]) == (about_y["step"], about_y["best"])
+
+
+def new_step(config: RunConfig, resume: Path | None = None) -> tuple[checkpoint.Run, Step]:
+    """A step to be called by hand, on the device of the config."""
+    world = World(0, 1, torch.device(config.train.device))
+    images, _ = load_images(config.data, world.device)
+    run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
+    if resume is not None:
+        run.restore(resume)
+    return run, Step(run, images, world)
 
 
 def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -121,11 +135,11 @@ def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
 def test_the_average_warms_up() -> None:
     """After n updates it keeps n/(n + 10) of itself at most, and never more than the decay."""
     module = torch.nn.Linear(1, 1, bias=False)
-    averaged = AveragedModel(module, multi_avg_fn=running_average(0.5))
+    averaged = AveragedModel(module)
     expected = 0.0
     for n, value in enumerate([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0, 3.0, 5.0, 8.0, 9.0]):
         torch.nn.init.constant_(module.weight, value)
-        averaged.update_parameters(module)
+        update_average(averaged, module, 0.5, torch.tensor(0.0))
         expected = value if n == 0 else expected + (value - expected) * max(0.5, 9 / (10 + n))
         assert float(averaged.module.weight.detach()) == pytest.approx(expected)
 
@@ -154,15 +168,19 @@ def test_every_step_and_process_draws_its_own_numbers() -> None:
     cases = [
         (a, b, c) for a in (0, 1, 65536, 2**32 - 1) for b in (0, 1, 131072, 2**32 - 1) for c in (-1, 0, 1, 500)
     ]
-    drawn = {tuple(torch.rand(4, generator=seeded(torch.device("cpu"), *case)).tolist()) for case in cases}
+    generator = torch.Generator()
+    drawn = {tuple(torch.rand(4, generator=generator.manual_seed(step_seed(*case))).tolist()) for case in cases}
     assert len(drawn) == len(cases)
 
 
 def test_the_seed_decides_the_episodes_too(tmp_path: Path) -> None:
-    images, _ = load_images(tiny(tmp_path).data)
-    world = World(0, 1, torch.device("cpu"))
-    a, b = (draw(images, tiny(tmp_path, seed=s).train, 7, world, seeded(world.device, s, 7, 0)) for s in (0, 1))
-    assert not torch.equal(a, b)
+    drawn = []
+    for seed in (0, 1):
+        step = new_step(tiny(tmp_path, seed=seed))[1]
+        step(7)
+        step.generator.manual_seed(step_seed(seed, 7, 0))
+        drawn.append(step.draw(5))
+    assert not torch.equal(*drawn)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +245,251 @@ def test_colour_images_train_too(tmp_path: Path) -> None:
     assert kanerva.load(tmp_path / "run" / "last.safetensors").config.likelihood == "gaussian"
 
 
+# the step
+
+
+def state(run: checkpoint.Run) -> list[torch.Tensor]:
+    """Copies of all that a step may change."""
+    tensors = [*run.model.state_dict().values(), *(run.average.state_dict().values() if run.average else ())]
+    tensors += [x for moments in run.optimizer.state.values() for x in moments.values()]
+    return [x.detach().clone() for x in tensors]
+
+
+def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+DECAY = {"average": 0.9, "optimizer": "adamw", "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize("changes", [{"average": 0.9}, DECAY], ids=str)
+def test_a_nan_is_the_last_step_that_does_anything(
+    changes: dict[str, Any], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under "stop" the host may look late: weights, moments and average are still those from before the step."""
+    poison(monkeypatch, 3, 5)
+    with kanerva.deep_checks(False):
+        run, step = new_step(tiny(tmp_path, device=device, **changes))
+        for number in range(3):
+            step(number)
+        before = state(run)
+        for number in range(3, 7):
+            step(number)
+    assert same(before, state(run))
+    bad = step.bad()
+    assert bad is not None
+    assert (bad.step, bad.steps) == (3, 1)
+    assert math.isnan(bad.values[0])
+
+
+@pytest.mark.parametrize("changes", [{"average": 0.9}, DECAY], ids=str)
+def test_a_skipped_step_leaves_no_trace(
+    changes: dict[str, Any], device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that skips two steps is one that never made them."""
+    poison(monkeypatch, 0, 3)
+    # on a GPU, gradients of convolutions are sums in any order otherwise
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    config = tiny(tmp_path, device=device, nonfinite="skip", **changes)
+    with kanerva.deep_checks(False):
+        (run, step), (other, leaving_out) = new_step(config), new_step(config)
+        for number in range(6):
+            step(number)
+        for number in (1, 2, 4, 5):
+            leaving_out(number)
+    assert same(state(run), state(other))
+    bad = step.bad()
+    assert bad is not None
+    assert (bad.step, bad.steps) == (0, 2)
+    assert step.bad() is None
+    assert leaving_out.bad() is None
+
+
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.filterwarnings("default")  # the compiler's own warnings differ from version to version
+def test_the_optimiser_is_adam(compile: bool, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fused form takes gradients and moments to lie in memory as the weights do, and does not check."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    config = tiny(tmp_path, device=device, compile=compile)
+    run, step = new_step(config)
+    plain = copy.deepcopy(run.model)
+    adam = torch.optim.Adam(plain.parameters(), foreach=False)
+    for number in range(4):
+        step(number)
+        for p, q in zip(run.model.parameters(), plain.parameters(), strict=True):
+            assert p.grad is not None
+            q.grad = p.grad.contiguous()
+        adam.param_groups[0]["lr"] = learning_rate(number, config.train)
+        adam.step()
+    for p, q in zip(run.model.parameters(), plain.parameters(), strict=True):
+        # a step moves a weight by about 1e-3; float32 rounds it to 1e-7
+        torch.testing.assert_close(p, q, rtol=1e-6, atol=1e-6)
+
+
+def test_a_held_step_changes_nothing(device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a graph can be warmed up and captured at any moment; even a NaN then leaves no trace."""
+    poison(monkeypatch, 2)
+    with kanerva.deep_checks(False):
+        run, step = new_step(tiny(tmp_path, device=device, average=0.9, capture=False))
+        step(0)
+        step(1)
+        before = state(run)
+        step.held.fill_(True)
+        step.number.fill_(2)
+        step.body(5)
+        step.number.fill_(3)
+        step.body(4)
+    assert same(before, state(run))
+    assert step.bad() is None
+
+
+def test_the_average_is_that_of_the_steps(device: str, tmp_path: Path) -> None:
+    run, step = new_step(tiny(tmp_path, device=device, average=0.8, lr=0.1))
+    expected = torch.zeros(())
+    for number in range(12):
+        step(number)
+        weights = run.model.R0.detach().cpu().double()
+        expected = weights if number == 0 else expected + (weights - expected) * max(0.2, 9 / (10 + number))
+    assert run.average is not None
+    assert int(run.average.n_averaged) == 12
+    # twelve roundings of float32
+    torch.testing.assert_close(run.best_weights().R0.detach().cpu(), expected.float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own warnings differ from version to version
+def test_a_compiled_codec_is_the_same_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the same names; a run may go on with it."""
+    compiled = []
+    original = torch.compile
+
+    def compile(function: Any) -> Any:
+        compiled.append(function)
+        return original(function, backend="aot_eager")
+
+    monkeypatch.setattr(torch, "compile", compile)
+    kanerva.train(tiny(tmp_path), tmp_path / "plain")
+    assert compiled == []
+    kanerva.train(tiny(tmp_path, compile=True), tmp_path / "run")
+    assert len(compiled) == 2
+    a, b = (storage.load(tmp_path / name / "last.safetensors")[0] for name in ("plain", "run"))
+    assert set(a) == set(b)
+    losses = [[row["loss"] for row in metrics(tmp_path / name) if "loss" in row] for name in ("plain", "run")]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # float32, six steps
+    kanerva.train(tiny(tmp_path, steps=7, write="reference", capture=False), tmp_path / "run", resume=True)
+
+
+def test_a_run_says_how_it_computes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kanerva.train(tiny(tmp_path, steps=1), tmp_path / "run")
+    assert "device: cpu; write: auto; steps are not captured: the device is cpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("capture", "device", "size", "why"),
+    [
+        (True, "cuda", 1, None),
+        (False, "cuda", 1, "--no-capture"),
+        (True, "cuda", 2, "there are 2 processes"),
+        (True, "cpu", 1, "the device is cpu"),
+    ],
+)
+def test_what_keeps_a_step_from_being_captured(capture: bool, device: str, size: int, why: str | None) -> None:
+    assert obstacle(TrainConfig(capture=capture), World(0, size, torch.device(device))) == why
+
+
+def losses(step: Step, numbers: range) -> torch.Tensor:
+    rows = []
+    for number in numbers:
+        step(number)
+        rows.append(step.last.clone())
+    return torch.stack(rows)
+
+
+VARIED = [
+    {},
+    {"lengths": (3, 5), "average": 0.9, "augment": True},
+    {"lengths": (3, 5), "bound": "B", "intermediate": 1, **DECAY},
+    {"bf16": True},
+]
+
+
+@cuda
+@pytest.mark.parametrize("changes", VARIED, ids=str)
+def test_a_captured_step_is_the_step_on_cuda(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also the first one of each length: capturing changes nothing."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    config = tiny(tmp_path, device="cuda", **changes)
+    plain = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
+    (run, step), (other, uncaptured) = new_step(config), new_step(plain)
+    assert (step.captured, uncaptured.captured) == (True, False)
+    # the same kernels in the same order; the tolerance allows a library to choose another one while captured
+    torch.testing.assert_close(losses(step, range(8)), losses(uncaptured, range(8)), rtol=1e-5, atol=1e-5)
+    assert set(step.graphs) == set(config.train.lengths)
+    for a, b in zip(state(run), state(other), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@cuda
+@pytest.mark.parametrize("changes", VARIED, ids=str)
+def test_a_resumed_captured_run_makes_the_same_steps_on_cuda(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    config = tiny(tmp_path, device="cuda", **changes)
+    run, step = new_step(config)
+    losses(step, range(4))
+    run.step = 4
+    run.save(tmp_path / "last.safetensors")
+    _, resumed = new_step(config, resume=tmp_path / "last.safetensors")
+    # as above
+    torch.testing.assert_close(losses(resumed, range(4, 8)), losses(step, range(4, 8)), rtol=1e-5, atol=1e-5)
+
+
+@cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("capture", [True, False])
+def test_a_step_never_waits_on_cuda(capture: bool, tmp_path: Path) -> None:
+    _, step = new_step(tiny(tmp_path, device="cuda", capture=capture, average=0.9, augment=True))
+    step(0)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for number in (1, 2, 3):
+            step(number)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(math.isfinite(x) for x in step.values().values())
+
+
+@cuda
+@pytest.mark.parametrize("capture", [True, False])
+def test_a_nan_that_is_noticed_late_stops_the_run_on_cuda(
+    capture: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(monkeypatch, 3)
+    config = tiny(tmp_path, device="cuda", capture=capture, log_every=100, evaluate_every=0, save_every=100)
+    with pytest.raises(NonFinite, match=r"step 3: loss nan.*nonfinite.safetens"):
+        kanerva.train(config, tmp_path / "run")
+    tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
+    assert about["step"] == 3
+    assert int(tensors["optimizer.step.R0"]) == 3
+    assert not (tmp_path / "run" / "last.safetensors").exists()
+
+
+@cuda
+def test_a_run_trains_on_cuda(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A whole run, stopped and resumed, with another way to compute."""
+    config = tiny(tmp_path, device="cuda", average=0.9, lengths=(3, 5))
+    halt(config, tmp_path / "run", after=4)
+    assert "each step is one graph launch" in capsys.readouterr().err
+    plain = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
+    score = kanerva.train(plain, tmp_path / "run", resume=True)
+    assert "steps are not captured: --no-capture" in capsys.readouterr().err
+    assert score is not None
+    assert [row["step"] for row in metrics(tmp_path / "run") if "loss" in row] == [1, 2, 3, 4, 5, 6]
+
+
 # what can go wrong
 
 
@@ -261,20 +524,21 @@ def test_a_config_that_does_not_fit_is_named(tmp_path: Path) -> None:
     assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 8
 
 
-def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Put a NaN into the batch of one step."""
-    train_module = sys.modules["kanerva.train"]
-    original = train_module.draw  # type: ignore[attr-defined]
+def poison(monkeypatch: pytest.MonkeyPatch, *at: int) -> None:
+    """Put a NaN into the batch of some steps, in a way that can be captured."""
+    original = Step.draw
 
-    def draw(images: Any, config: Any, step: int, *rest: Any) -> torch.Tensor:
-        x = original(images, config, step, *rest)
-        return x * math.nan if step == at else x
+    def draw(self: Step, length: int) -> torch.Tensor:
+        x = original(self, length)
+        for number in at:
+            x = x.masked_fill(self.number == number, math.nan)
+        return x
 
-    monkeypatch.setattr(train_module, "draw", draw)
+    monkeypatch.setattr(Step, "draw", draw)
 
 
 def test_a_nan_stops_the_run_with_its_state_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    poison(monkeypatch, at=3)
+    poison(monkeypatch, 3)
     with (
         kanerva.deep_checks(False),
         pytest.raises(NonFinite, match=r"step 3: loss nan.*nats nan.*nonfinite.safetens"),
@@ -287,7 +551,7 @@ def test_a_nan_stops_the_run_with_its_state_saved(tmp_path: Path, monkeypatch: p
 
 
 def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    poison(monkeypatch, at=3)
+    poison(monkeypatch, 3)
     score = kanerva.train(tiny(tmp_path, nonfinite="skip"), tmp_path / "run")
     assert score is not None
     assert math.isfinite(score.nats)

@@ -17,10 +17,13 @@ from .config import RunConfig, from_dict, to_dict
 from .files import atomic_write, lock
 from .model import DKM
 
-# What may change when a run goes on: how long, how often it reports, where it computes.
+# What may change when a run goes on: how long, how often it reports, where and how it computes.
 FREE = (
     "steps",
     "device",
+    "capture",
+    "write",
+    "compile",
     "log_every",
     "evaluate_every",
     "evaluate_images",
@@ -90,7 +93,10 @@ class Run:
                 raise ValueError(f"{path}: the optimiser's state for {name} does not fit")
             if step and not entries:
                 raise ValueError(f"{path}: the optimiser's state for {name} is missing")
-            state[i] = entries
+            # files keep no strides, and a fused optimiser takes moments to lie in memory as their parameter does
+            state[i] = {
+                key: x if key == "step" else torch.empty_like(parameter).copy_(x) for key, x in entries.items()
+            }
         groups = self.optimizer.state_dict()["param_groups"]
         return {"state": state if step else {}, "param_groups": groups}
 

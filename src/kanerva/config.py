@@ -93,6 +93,12 @@ class TrainConfig:
     """Decides the first weights and, with the step, all that is drawn."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, …"""
+    capture: bool = True
+    """On CUDA with one process: run each step as one graph launch."""
+    write: Literal["auto", "reference", "gram", "cpu", "triton"] = "auto"
+    """How an episode is written into the memory; auto takes the fastest that fits."""
+    compile: bool = False
+    """Compile the codec (torch.compile); a minute at the start, faster steps on a GPU."""
     log_every: int = 50
     """Steps between lines of metrics.jsonl."""
     evaluate_every: int = 1_000

@@ -7,12 +7,12 @@ DistributedDataParallel averages the gradients. Without torchrun everything here
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 from torch.nn.parallel import DistributedDataParallel
@@ -39,7 +39,9 @@ def start(device: str = "auto") -> Iterator[World]:
     """Join the processes that torchrun started, if any, and choose the device."""
     place = choose(device)
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield World(0, 1, place)
+        # streams and graphs are those of the current device
+        with torch.cuda.device(place) if place.type == "cuda" else nullcontext():
+            yield World(0, 1, place)
         return
     if place.type == "cuda":
         place = torch.device(f"cuda:{os.environ['LOCAL_RANK']}")
@@ -78,9 +80,16 @@ def agree(flag: bool, world: World) -> bool:
     """Whether any process raised its flag; all get the same answer."""
     if world.size == 1:
         return flag
-    raised = torch.tensor(float(flag), device=world.device)
+    return bool(some(torch.tensor(flag, device=world.device), world))
+
+
+def some(flag: Bool[Tensor, ""], world: World) -> Bool[Tensor, ""]:
+    """`agree` for a flag on the device, without waiting for it."""
+    if world.size == 1:
+        return flag
+    raised = flag.float()
     dist.all_reduce(raised, dist.ReduceOp.MAX)
-    return bool(raised > 0)
+    return raised > 0
 
 
 def mean(x: Tensor, world: World) -> Tensor:

@@ -42,6 +42,8 @@ class DKM(nn.Module):
             self.log_scale = nn.Parameter(torch.tensor(0.0))
         self.codec_dtype: torch.dtype | None = None
         """bfloat16 runs the codec in it; the memory stays in float32."""
+        self.backend: str = "auto"
+        """How an episode is written; auto takes the fastest that fits."""
 
     @property
     def prior_var(self) -> Float[Tensor, ""]:

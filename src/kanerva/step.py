@@ -1,0 +1,214 @@
+"""One training step: draw, forward, backward, clip, update, average.
+
+Nothing in it waits for the device, so the same body runs as it stands (CPU, several processes) or as a CUDA graph,
+one launch a step. Whether a step counts is decided on the device too; the host looks now and then.
+The random numbers of a step are a function of (seed, step, process) alone.
+"""
+
+import math
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+
+from . import data, distributed, objective
+from .checkpoint import Run
+from .config import TrainConfig
+from .data import ClassImages
+from .distributed import World
+from .likelihood import dequantise
+from .model import DKM
+from .objective import NAMES
+
+# What a step leaves behind, in this order.
+VALUES = ("loss", *NAMES, "grad_norm")
+
+
+class Loss(nn.Module):
+    """The model and its objective as one module, so that DistributedDataParallel sees every use of a parameter."""
+
+    def __init__(self, model: DKM, bound: str, intermediate: int) -> None:
+        super().__init__()
+        self.model, self.bound, self.intermediate = model, bound, intermediate
+
+    def forward(
+        self, x: Float[Tensor, "B T c h w"], generator: torch.Generator
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "5"]]:
+        """The loss, and the means of NAMES for the whole episode."""
+        if self.bound == "L":
+            bounds = [self.model(x, generator)]
+        else:
+            bounds = self.model.online(x, self.intermediate, generator)
+        losses = [objective.loss(terms) for terms in bounds]
+        return torch.stack(losses).mean(), objective.parts(bounds[0]).detach().flatten(1).mean(1)
+
+
+class Bad(NamedTuple):
+    """The first step since the last look whose loss or gradient is not finite, how many there were, its VALUES."""
+
+    step: int
+    steps: int
+    values: list[float]
+
+
+class Step:
+    """Calling it with a step's number makes that step; `values` and `bad` say how it went, and wait for it."""
+
+    def __init__(self, run: Run, images: ClassImages, world: World) -> None:
+        self.config, self.images, self.world = run.config.train, images, world
+        self.model, self.average, self.optimizer = run.model, run.average, run.optimizer
+        self.loss = distributed.wrap(Loss(run.model, self.config.bound, self.config.intermediate), world)
+        device = world.device
+        self.generator = torch.Generator(device)
+        # set by the host before a step
+        self.number = torch.zeros((), dtype=torch.int64, device=device)
+        self.lr = torch.zeros((), device=device)
+        # set by the step
+        self.last = torch.zeros(len(VALUES), device=device)
+        self.skip = torch.zeros((), device=device)
+        self.held = torch.zeros((), dtype=torch.bool, device=device)
+        self.bad_count = torch.zeros((), dtype=torch.int64, device=device)
+        self.bad_number, self.bad_last = self.number.clone(), self.last.clone()
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr
+        # where `skip` is 1, a fused optimiser leaves weights and moments alone, as for torch.amp.GradScaler
+        self.optimizer.found_inf, self.optimizer.grad_scale = self.skip, None  # type: ignore[attr-defined]
+        self.captured = obstacle(self.config, world) is None
+        if self.captured:
+            self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+            self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
+
+    def __call__(self, number: int) -> int:
+        """Make one step; returns the number of images in it, over all processes."""
+        c, length = self.config, episode_length(self.config, number)
+        if self.captured and length not in self.graphs:
+            self.graphs[length] = self.capture(length)
+        self.generator.manual_seed(step_seed(c.seed, number, self.world.rank))
+        self.number.fill_(number)
+        self.lr.fill_(learning_rate(number, c))
+        if self.captured:
+            self.graphs[length].replay()
+        else:
+            self.body(length)
+        return c.batch * length
+
+    def body(self, length: int) -> None:
+        """The step itself. All that it reads and leaves lies on the device."""
+        x = self.draw(length)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss, terms = self.loss(x, self.generator)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or math.inf)
+        self.last.copy_(torch.cat([loss.detach()[None], terms, norm[None]]))
+        self.judge(loss.isfinite() & norm.isfinite())
+        self.optimizer.step()
+        if self.average is not None:
+            update_average(self.average, self.model, self.config.average, self.skip)
+
+    def draw(self, length: int) -> Float[Tensor, "B T c h w"]:
+        """This process's share of the episodes."""
+        x = data.episodes(self.images, self.config.batch // self.world.size, length, generator=self.generator)
+        if self.config.augment:
+            x = data.augment(x, self.images.binary, generator=self.generator)
+        return x if self.images.binary else dequantise(x, self.generator)
+
+    def judge(self, finite: Bool[Tensor, ""]) -> None:
+        """Skip a step that is not finite in some process, and note the first. To stop: hold all that come after."""
+        bad = distributed.some(~finite, self.world) & ~self.held
+        first = bad & (self.bad_count == 0)
+        self.bad_number.copy_(torch.where(first, self.number, self.bad_number))
+        self.bad_last.copy_(torch.where(first, self.last, self.bad_last))
+        self.bad_count += bad
+        if self.config.nonfinite == "stop":
+            self.held |= bad
+        self.skip.copy_(bad | self.held)
+
+    def capture(self, length: int) -> torch.cuda.CUDAGraph:
+        """Record the body as a graph. It runs a few times first, to choose algorithms; held, so nothing changes."""
+        held = self.held.clone()
+        self.held.fill_(True)
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with warnings.catch_warnings(), torch.cuda.stream(self.stream):
+            warnings.filterwarnings("ignore", ".*capturable=True")  # these runs are not captured; the next one is
+            for _ in range(3):
+                self.body(length)
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.generator)
+        # Graphs may share their memory: they run one after another, and what outlives a step was made outside.
+        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+            self.body(length)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        self.held.copy_(held)
+        return graph
+
+    def values(self) -> dict[str, float]:
+        """VALUES of the last step, means over the processes."""
+        return dict(zip(VALUES, distributed.mean(self.last, self.world).tolist(), strict=True))
+
+    def bad(self) -> Bad | None:
+        """What was not finite since this was last asked."""
+        count = int(self.bad_count)
+        if not count:
+            return None
+        self.bad_count.zero_()
+        return Bad(int(self.bad_number), count, distributed.mean(self.bad_last, self.world).tolist())
+
+
+def obstacle(config: TrainConfig, world: World) -> str | None:
+    """Why steps are not captured; None if they are."""
+    if world.device.type != "cuda":
+        return f"the device is {world.device.type}"
+    if world.size > 1:
+        return f"there are {world.size} processes"
+    return None if config.capture else "--no-capture"
+
+
+def make_optimizer(model: DKM, config: TrainConfig, world: World) -> torch.optim.Optimizer:
+    """Adam or AdamW, in the form that takes its learning rate from the device and can skip a step there."""
+    lr = torch.tensor(config.lr, device=world.device)
+    capturable = obstacle(config, world) is None
+    if config.optimizer == "adamw":
+        decay = config.weight_decay
+        return torch.optim.AdamW(model.parameters(), lr, weight_decay=decay, fused=True, capturable=capturable)
+    return torch.optim.Adam(model.parameters(), lr, fused=True, capturable=capturable)
+
+
+@torch.no_grad()
+def update_average(average: AveragedModel, model: nn.Module, decay: float, skip: Float[Tensor, ""]) -> None:
+    """Average exponentially, forgetting the first steps sooner, so that short runs are not held back.
+
+    `AveragedModel.update_parameters` does it too, but would wait for the device to learn how often it was called.
+    """
+    count = average.n_averaged
+    share = (9 / (10 + count)).clamp(min=1 - decay).masked_fill(count == 0, 1) * (1 - skip)
+    averages: list[Tensor] = [*average.module.parameters()]
+    weights: list[Tensor] = [*model.parameters()]
+    # (1 − share) a + share w is exact where the share is 0 or 1
+    torch._foreach_mul_(averages, 1 - share)
+    torch._foreach_add_(averages, list(torch._foreach_mul(weights, share)))
+    count += skip == 0
+
+
+def learning_rate(step: int, config: TrainConfig) -> float:
+    """Rise over the warm-up, then stay, or fall to zero as half a cosine."""
+    if step < config.warmup:
+        return config.lr * (step + 1) / config.warmup
+    if config.schedule == "constant":
+        return config.lr
+    done = (step - config.warmup) / max(1, config.steps - config.warmup)
+    return config.lr * 0.5 * (1 + math.cos(math.pi * done))
+
+
+def episode_length(config: TrainConfig, step: int) -> int:
+    """The length of a step's episodes, the same in all processes; drawn on the host, which must know it."""
+    host = torch.Generator().manual_seed(step_seed(config.seed, step, -1))
+    return config.lengths[int(torch.randint(len(config.lengths), (), generator=host))]
+
+
+def step_seed(seed: int, step: int, rank: int) -> int:
+    """One seed for each step of each process. Hashed, because a CPU generator keeps only the low 32 bits."""
+    return int(np.random.SeedSequence([seed, step, rank + 1]).generate_state(1, np.uint64)[0])
