@@ -1,8 +1,13 @@
 """The speed benchmark runs, and what it says is computed rightly; how fast anything is, no test asserts."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import report
+import speed
 import timing
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -70,3 +75,39 @@ def test_exponent_of_the_upper_half(a: float) -> None:
 def test_exponent_wants_two_points() -> None:
     assert timing.exponent([4.0], [1.0]) is None
     assert timing.exponent([], []) is None
+
+
+def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every part runs, and the file has all that the figure is drawn from."""
+    path = tmp_path / "speed.json"
+    speed.main(["--quick", "--device", "cpu", "--out", str(path), "--plot"])
+    results = json.loads(path.read_text())
+    assert list(results["parts"]) == list(speed.PARTS)
+    assert str(tmp_path) not in path.read_text()
+    assert {"date", "command", "config", "versions", "machine", "seconds"} <= set(results)
+    for part in ("write", "read", "recall", "train"):
+        for row in results["parts"][part]:
+            assert set(row["case"]) == set("KCTB")
+            assert len(row["contenders"]) >= 2, row["left_out"]
+            for result in row["contenders"].values():
+                assert result["quartiles"][0] <= result["seconds"] <= result["quartiles"][1]
+    assert all("gram" in row["contenders"] for row in results["parts"]["write"])
+    assert all(row["bytes"]["gram"] > 0 for row in results["parts"]["memory"])
+    assert {row["what"] for row in results["parts"]["scaling"]} == set("TKCB")
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "speed.svg").read_text()
+    assert "faster than" in capsys.readouterr().out
+
+
+def test_a_figure_of_some_parts_on_two_devices(tmp_path: Path) -> None:
+    """What a run without all parts, or with a contender that failed, has left is drawn all the same."""
+    case = dict(zip("KCTB", (32, 100, 32, 16), strict=True))
+    ratio = {"reference": {"ratio": 5.0, "quartiles": [4.0, 6.0]}}
+    fast = {"seconds": 1e-3, "quartiles": [9e-4, 2e-3], "rounds": 5, "faster_than": ratio}
+    contenders = {"reference": fast | {"faster_than": {}}, "triton": fast, "triton, captured": fast}
+    row = {"case": case, "what": "forward + backward", "left_out": {"gram": "out of memory"}}
+    rows = [row | {"device": "cpu", "contenders": {}}, row | {"device": "cuda", "contenders": contenders}]
+    results = {"machine": {"cpu": "a CPU", "gpu": "a GPU"}, "parts": {"write": rows}}
+    report.draw(results, tmp_path / "some.json")
+    assert (tmp_path / "some.png").stat().st_size > 0
+    assert "out of memory" in str(report.table("write", rows).caption)
