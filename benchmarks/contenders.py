@@ -1,15 +1,17 @@
 """What is timed: writes, reads, recall and training steps, as functions without arguments."""
 
+import dataclasses
+import itertools
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from kanerva.step import Step
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.optim.swa_utils import AveragedModel
 
 from kanerva import DKM, PRESETS, DataConfig, MemoryState, RunConfig, data, kernels, memory
 from kanerva.distributed import World
-from kanerva.train import Loss, draw, fit, load_images, make_optimizer, running_average, seeded
+from kanerva.train import fit, load_images, new_run
 from timing import Work
 
 
@@ -83,7 +85,8 @@ def read(case: Case, device: torch.device, with_inverse: bool) -> Work:
 def recall(queries: int, steps: int, device: torch.device, only_codec: bool) -> Work:
     """Clean up queries by attractor dynamics, or pass them through the encoder and decoder as often."""
     images = load_images(DataConfig("glyphs"), device)[1]
-    model = make_model(PRESETS["demo"][1], images)
+    torch.manual_seed(0)
+    model = DKM(fit(PRESETS["demo"][1].model, images)).to(device)
     x = data.episodes(images, 1, queries, generator=torch.Generator(device).manual_seed(0))[0]
     with torch.no_grad():
         state = model.write(x[:32])
@@ -95,39 +98,12 @@ def recall(queries: int, steps: int, device: torch.device, only_codec: bool) -> 
     return torch.no_grad()(codec if only_codec else lambda: model.recall(state, x, steps))
 
 
-def make_model(config: RunConfig, images: data.ClassImages) -> DKM:
-    torch.manual_seed(0)
-    return DKM(fit(config.model, images)).to(images.pixels.device)
-
-
 def training_step(config: RunConfig, device: torch.device) -> Work:
-    """One step of training, to be called again and again, as the loop in kanerva.train does it."""
-    c = config.train
-    if c.capture or c.compile:
-        raise NotImplementedError("captured and compiled steps are not there yet")
-    images = load_images(config.data, device)[0]
-    model = make_model(config, images)
-    model.backend = c.write
-    model.codec_dtype = torch.bfloat16 if c.bf16 else None
-    average = AveragedModel(model, multi_avg_fn=running_average(c.average)) if c.average else None
-    optimizer, loss_module = make_optimizer(model, c), Loss(model, c.bound, c.intermediate)
-    world, done = World(0, 1, device), 0
-
-    def step() -> None:
-        nonlocal done
-        generator = seeded(device, c.seed, done, 0)
-        optimizer.zero_grad(set_to_none=True)
-        loss, _ = loss_module(draw(images, c, done, world, generator), generator)
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), c.clip or torch.inf)
-        if not bool(torch.isfinite(loss) & torch.isfinite(norm)):
-            raise FloatingPointError(f"step {done}: the loss is {float(loss)}")
-        optimizer.step()
-        if average is not None:
-            average.update_parameters(model)
-        done += 1
-
-    return step
+    """One step of training, to be called again and again: captured and compiled as the config says."""
+    images, world = load_images(config.data, device)[0], World(0, 1, device)
+    run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
+    step, numbers = Step(run, images, world), itertools.count()
+    return lambda: step(next(numbers))
 
 
 def captured(work: Work) -> Work:
