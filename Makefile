@@ -17,8 +17,10 @@ test: $(READY)
 demo: $(READY)
 	$(BIN)/python examples/demo.py
 
+# how far float32 drifts, and how fast each way to write is: minutes; on a GPU too where there is one
 bench: $(READY)
 	$(BIN)/python benchmarks/drift.py
+	$(BIN)/python benchmarks/speed.py --out runs/speed.json --plot
 
 # break the memory line by line and see that a test notices, and that every test notices something
 mutants: $(READY)

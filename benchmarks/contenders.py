@@ -1,0 +1,156 @@
+"""What is timed: writes, reads, recall and training steps, as functions without arguments."""
+
+import dataclasses
+import itertools
+from typing import NamedTuple
+
+import torch
+from kanerva.step import Step, obstacle
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from kanerva import DKM, PRESETS, DataConfig, MemoryState, RunConfig, data, kernels, memory
+from kanerva.distributed import World
+from kanerva.train import fit, load_images, new_run
+from timing import Work
+
+
+class Case(NamedTuple):
+    """Sizes: B memories of K rows for codes of C numbers, T codes each."""
+
+    K: int
+    C: int
+    T: int
+    B: int
+
+
+class Inputs(NamedTuple):
+    """A memory without anything in it, and the codes of an episode; all take part in the gradient."""
+
+    state: MemoryState
+    z: Tensor
+    noise_var: Tensor
+
+    @property
+    def leaves(self) -> tuple[Tensor, ...]:
+        return (*self.state, self.z, self.noise_var)
+
+
+def make_inputs(case: Case, device: torch.device) -> Inputs:
+    K, C, T, B = case
+    batch = () if B == 1 else (B,)
+    prior = memory.prior(normal((K, C), 0, device), 1.0, batch)
+    inputs = Inputs(prior, normal((*batch, T, C), 1, device), torch.ones((), device=device))
+    for x in inputs.leaves:
+        x.requires_grad_()
+    return inputs
+
+
+def normal(shape: tuple[int, ...], seed: int, device: torch.device) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def write(case: Case, device: torch.device, backend: str, gradient: bool) -> Work:
+    """Write an episode; with `gradient`, also the gradient of a loss that is linear in R, U and w."""
+    inputs = make_inputs(case, device)
+
+    def forward() -> tuple[Tensor, Tensor, Tensor]:
+        state, w = kernels.write(*inputs, backend=backend)
+        return *state, w
+
+    if not gradient:
+        return torch.no_grad()(forward)
+    with torch.no_grad():
+        slopes = [normal(tuple(x.shape), 2 + i, device) for i, x in enumerate(forward())]
+    return lambda: torch.autograd.grad(forward(), inputs.leaves, slopes)
+
+
+def usable(case: Case, device: torch.device) -> tuple[list[str], dict[str, str]]:
+    """The backends that can write these sizes, and why the others cannot."""
+    state, z, _ = make_inputs(case, device)
+    reasons = {backend: kernels.why_not(backend, state, z) for backend in kernels.BACKENDS}
+    left_out = {backend: why for backend, why in reasons.items() if why is not None}
+    return [backend for backend in reasons if backend not in left_out], left_out
+
+
+def read(case: Case, device: torch.device, with_inverse: bool) -> Work:
+    """Address T codes, with the inverse that the write left or by factoring anew."""
+    state, z, noise_var = make_inputs(case, device)
+    with torch.no_grad():
+        written = kernels.write_and_invert(state, z[..., :32, :], noise_var)
+    inverse = written.inverse if with_inverse else None
+    return torch.no_grad()(lambda: memory.address(z, written.state, noise_var, inverse=inverse))
+
+
+def recall(queries: int, steps: int, device: torch.device, only_codec: bool) -> Work:
+    """Clean up queries by attractor dynamics, or pass them through the encoder and decoder as often."""
+    images = load_images(DataConfig("glyphs"), device)[1]
+    torch.manual_seed(0)
+    model = DKM(fit(PRESETS["demo"][1].model, images)).to(device)
+    x = data.episodes(images, 1, queries, generator=torch.Generator(device).manual_seed(0))[0]
+    with torch.no_grad():
+        state = model.write(x[:32])
+
+    def codec() -> None:
+        for _ in range(steps):
+            model.decode(model.encode(x)).mode()
+
+    return torch.no_grad()(codec if only_codec else lambda: model.recall(state, x, steps))
+
+
+def training_step(config: RunConfig, device: torch.device) -> Work:
+    """One step of training, to be called again and again: captured and compiled as the config says."""
+    images, world = load_images(config.data, device)[0], World(0, 1, device)
+    run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
+    if config.train.capture and (reason := obstacle(config.train, world)):
+        raise RuntimeError(f"not captured: {reason}")  # else an uncaptured step would be timed under that name
+    step, numbers = Step(run, images, world), itertools.count()
+    return lambda: step(next(numbers))
+
+
+def captured(work: Work) -> Work:
+    """The same work as one CUDA graph; its first calls, on a side stream, are not part of it."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+
+    def replay(inputs: Work = work) -> None:  # the graph reads where the inputs lie, so they must stay
+        graph.replay()
+
+    return replay
+
+
+def peak_bytes(case: Case, device: torch.device, backend: str) -> int:
+    """The most that a write and its gradient need on the GPU at once, beyond their inputs."""
+    work = write(case, device, backend, gradient=True)
+    work()  # libraries take their workspaces
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    work()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def kept_bytes(case: Case, device: torch.device, backend: str) -> int:
+    """What a write keeps for its gradient, beyond its inputs: every storage once."""
+    inputs = make_inputs(case, device)
+    own = {x.untyped_storage().data_ptr() for x in inputs.leaves}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(x: Tensor) -> None:
+        # held to the end: a freed address could come again
+        kept[x.untyped_storage().data_ptr()] = x.untyped_storage()
+
+    def never(x: None) -> Tensor:
+        raise RuntimeError("nothing goes backward here")
+
+    with saved_tensors_hooks(keep, never):
+        kernels.write(*inputs, backend=backend)
+    return sum(storage.nbytes() for address, storage in kept.items() if address not in own)

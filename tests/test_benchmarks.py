@@ -1,0 +1,113 @@
+"""The speed benchmark runs, and what it says is computed rightly; how fast anything is, no test asserts."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import report
+import speed
+import timing
+
+pytestmark = pytest.mark.usefixtures("no_shape_checks")
+
+
+class Clock:
+    """Contenders that take as long as they are told; a round is slow or fast for all of them alike."""
+
+    def __init__(self, seconds: dict[str, float], loads: list[float]) -> None:
+        self.seconds, self.loads, self.turns = seconds, loads, list[str]()
+        self.contenders = {name: lambda name=name: self.turns.append(name) for name in seconds}
+
+    def measure(self, work: timing.Work, calls: int) -> float:
+        for _ in range(calls):
+            work()
+        round_ = self.turns.count(self.turns[-1]) - 3  # two warm-ups
+        return calls * self.seconds[self.turns[-1]] * self.loads[max(round_, 0) % len(self.loads)]
+
+
+def test_contenders_take_turns_until_the_budget_is_spent() -> None:
+    clock = Clock({"a": 0.5, "b": 0.25}, [1.0])
+    times = timing.take_turns(clock.contenders, clock.measure, budget=3.0, least=2)
+    assert clock.turns == ["a", "a", "b", "b"] + ["a", "b"] * 4
+    assert times == {"a": [0.5] * 4, "b": [0.25] * 4}
+
+
+@pytest.mark.parametrize(("budget", "rounds"), [(0.0, 3), (1e9, 7)])
+def test_rounds_have_bounds(budget: float, rounds: int) -> None:
+    clock = Clock({"a": 1.0}, [1.0])
+    assert len(timing.take_turns(clock.contenders, clock.measure, budget, least=3, most=7)["a"]) == rounds
+
+
+def test_a_short_contender_is_called_several_times_in_its_turn() -> None:
+    clock = Clock({"a": 2e-4}, [1.0])
+    times = timing.take_turns(clock.contenders, clock.measure, budget=0.0, least=1, shortest=1e-3)
+    assert len(clock.turns) == 2 + 5
+    assert times["a"] == pytest.approx([2e-4])
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    """A load that comes and goes moves the times, not the ratios."""
+    clock = Clock({"reference": 3.0, "fast": 1.0}, [1.0, 5.0, 2.0, 9.0])
+    times = timing.take_turns(clock.contenders, clock.measure, budget=0.0, least=4)
+    found = timing.compare(times, ["reference", "absent"])
+    assert found["fast"]["faster_than"] == {"reference": {"ratio": 3.0, "quartiles": [3.0, 3.0]}}
+    assert found["fast"]["seconds"] == 3.5
+    assert found["fast"]["quartiles"] == [1.75, 6.0]
+    assert found["reference"]["faster_than"] == {}
+
+
+def test_quartiles_of_ratios() -> None:
+    found = timing.compare({"reference": [1.0, 2.0, 3.0, 4.0, 5.0], "fast": [1.0] * 5}, ["reference"])
+    assert found["fast"]["faster_than"]["reference"] == {"ratio": 3.0, "quartiles": [2.0, 4.0]}
+    assert found["fast"]["rounds"] == 5
+
+
+@pytest.mark.parametrize("a", [0.0, 1.0, 2.5])
+def test_exponent_of_the_upper_half(a: float) -> None:
+    """A constant cost below x = 32 does not count."""
+    x = np.array([1, 2, 4, 8, 16, 32, 64, 128])
+    seconds = 3e-6 * np.maximum(x, 16.0) ** a
+    assert timing.exponent(x.tolist(), seconds.tolist()) == pytest.approx(a, abs=1e-9)
+
+
+def test_exponent_wants_two_points() -> None:
+    assert timing.exponent([4.0], [1.0]) is None
+    assert timing.exponent([], []) is None
+
+
+def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every part runs, and the file has all that the figure is drawn from."""
+    path = tmp_path / "speed.json"
+    speed.main(["--quick", "--device", "cpu", "--out", str(path), "--plot"])
+    results = json.loads(path.read_text())
+    assert list(results["parts"]) == list(speed.PARTS)
+    assert str(tmp_path) not in path.read_text()
+    assert {"date", "command", "config", "versions", "machine", "seconds"} <= set(results)
+    for part in ("write", "read", "recall", "train"):
+        for row in results["parts"][part]:
+            assert set(row["case"]) == set("KCTB")
+            assert len(row["contenders"]) >= 2, row["left_out"]
+            for result in row["contenders"].values():
+                assert result["quartiles"][0] <= result["seconds"] <= result["quartiles"][1]
+    assert all("gram" in row["contenders"] for row in results["parts"]["write"])
+    assert all(row["bytes"]["gram"] > 0 for row in results["parts"]["memory"])
+    assert {row["what"] for row in results["parts"]["scaling"]} == set("TKCB")
+    assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "speed.svg").read_text()
+    assert "faster than" in capsys.readouterr().out
+
+
+def test_a_figure_of_some_parts_on_two_devices(tmp_path: Path) -> None:
+    """What a run without all parts, or with a contender that failed, has left is drawn all the same."""
+    case = dict(zip("KCTB", (32, 100, 32, 16), strict=True))
+    ratio = {"reference": {"ratio": 5.0, "quartiles": [4.0, 6.0]}}
+    fast = {"seconds": 1e-3, "quartiles": [9e-4, 2e-3], "rounds": 5, "faster_than": ratio}
+    contenders = {"reference": fast | {"faster_than": {}}, "triton": fast, "triton, captured": fast}
+    row = {"case": case, "what": "forward + backward", "left_out": {"gram": "out of memory"}}
+    rows = [row | {"device": "cpu", "contenders": {}}, row | {"device": "cuda", "contenders": contenders}]
+    results = {"machine": {"cpu": "a CPU", "gpu": "a GPU"}, "parts": {"write": rows}}
+    report.draw(results, tmp_path / "some.json")
+    assert (tmp_path / "some.png").stat().st_size > 0
+    assert "out of memory" in str(report.table("write", rows).caption)
