@@ -5,7 +5,7 @@ import itertools
 from typing import NamedTuple
 
 import torch
-from kanerva.step import Step, obstacle
+from kanerva.step import Step, why_not_captured
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -102,7 +102,7 @@ def training_step(config: RunConfig, device: torch.device) -> Work:
     """One step of training, to be called again and again: captured and compiled as the config says."""
     images, world = load_images(config.data, device)[0], World(0, 1, device)
     run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
-    if config.train.capture and (reason := obstacle(config.train, world)):
+    if config.train.capture and (reason := why_not_captured(config.train, world)):
         raise RuntimeError(f"not captured: {reason}")  # else an uncaptured step would be timed under that name
     step, numbers = Step(run, images, world), itertools.count()
     return lambda: step(next(numbers))

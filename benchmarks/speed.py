@@ -101,15 +101,15 @@ QUICK = Plan(
 )
 
 # Variants of a training step, as fields of TrainConfig that differ from the plain step below.
-PLAIN: dict[str, Any] = {"write": "auto", "capture": False, "compile": False, "bf16": False}
+PLAIN: dict[str, Any] = {"write": "auto", "capture": False, "compile": "no", "precision": "float32"}
 STEPS: dict[str, dict[str, Any]] = {"reference": {"write": "reference"}, "auto": {}}
 STEPS_GPU: dict[str, dict[str, Any]] = {
     **STEPS,
     "reference, captured": {"write": "reference", "capture": True},
     "auto, captured": {"capture": True},
-    "auto, captured, bf16": {"capture": True, "bf16": True},
-    "auto, captured, compiled": {"capture": True, "compile": True},
-    "auto, captured, compiled, bf16": {"capture": True, "compile": True, "bf16": True},
+    "auto, captured, bf16": {"capture": True, "precision": "bfloat16"},
+    "auto, captured, compiled": {"capture": True, "compile": "yes"},
+    "auto, captured, compiled, bf16": {"capture": True, "compile": "yes", "precision": "bfloat16"},
 }
 
 

@@ -85,14 +85,26 @@ def test_absorb(leaves: tuple[Tensor, ...]) -> None:
     check(lambda R, U, w, H: memory.absorb(MemoryState(R, U), w.mT @ w, H), R, U, w, w.mT @ z)
 
 
-def test_weight_root_and_its_kl(leaves: tuple[Tensor, ...]) -> None:
-    R, U, w, _, s2 = leaves
+def test_inverse_and_what_it_is_for(leaves: tuple[Tensor, ...]) -> None:
+    R, U, w, z, s2 = leaves
 
-    def both(R: Tensor, w: Tensor, s2: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        root = memory.weight_root(MemoryState(R, U), s2, scale)
-        return root, memory.kl_weights_full(w, root)
+    def all_of_it(R: Tensor, w: Tensor, z: Tensor, s2: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
+        state = MemoryState(R, U)
+        inverse = memory.inverse(state, s2)
+        draw = memory.draw_weights_full(w, state, inverse, s2, scale, torch.Generator().manual_seed(0))
+        return (
+            *inverse,
+            memory.address(z, state, s2, inverse),
+            memory.kl_weights_full(w, inverse, s2, scale),
+            draw,
+        )
 
-    check(both, R, w, s2, torch.tensor(0.4, dtype=torch.float64))
+    check(all_of_it, R, w, z, s2, torch.tensor(0.4, dtype=torch.float64))
+
+
+def test_kl_prior(leaves: tuple[Tensor, ...]) -> None:
+    R, U, _, _, s2 = leaves
+    check(lambda R, U, R0, v, d: memory.kl_prior(MemoryState(R, U), R0, v, d), R, U, R + 1, s2, s2 * R[..., 0, 0])
 
 
 def test_kl_weights(leaves: tuple[Tensor, ...]) -> None:

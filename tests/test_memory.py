@@ -254,6 +254,24 @@ def test_kl_memory_of_itself_is_zero() -> None:
     close(memory.kl_memory(q, q), torch.zeros(3, dtype=torch.float64))
 
 
+def test_kl_prior_is_the_divergence_from_a_prior() -> None:
+    c = case((2,), K=4, C=5, T=3)
+    p = memory.prior(c.state.R[0], 0.7, (2,))
+    q, _ = memory.write(p, c.z, c.noise_var)
+    log_det = torch.linalg.slogdet(q.U).logabsdet - torch.linalg.slogdet(p.U).logabsdet
+    close(memory.kl_prior(q, c.state.R[0], 0.7, log_det), memory.kl_memory(q, p))
+
+
+@pytest.mark.parametrize(("batch", "K", "C", "T"), AWKWARD)
+def test_inverse_addresses_as_a_solve_does(batch: tuple[int, ...], K: int, C: int, T: int) -> None:
+    c = case(batch, K, C, T)
+    inverse = memory.inverse(c.state, c.noise_var)
+    A = c.state.R @ c.state.R.mT + c.noise_var * torch.eye(K, dtype=torch.float64)
+    close(inverse.P, torch.linalg.inv(A))
+    close(inverse.log_det, -torch.linalg.slogdet(A).logabsdet)
+    close(memory.address(c.z, c.state, c.noise_var, inverse), memory.address(c.z, c.state, c.noise_var))
+
+
 def test_kl_weights_is_the_divergence_of_torch() -> None:
     w = normal(2, 3, 5)
     q = MultivariateNormal(w, 0.3 * torch.eye(5, dtype=w.dtype))

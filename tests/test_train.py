@@ -24,7 +24,7 @@ from kanerva import DataConfig, RunConfig, TrainConfig, checkpoint, storage
 from kanerva.config import from_dict, to_dict
 from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
-from kanerva.step import Step, learning_rate, obstacle, step_seed, update_average
+from kanerva.step import Step, learning_rate, why_not_captured, step_seed, update_average
 from kanerva.train import NonFinite, fit, load_images, new_run
 from small import metrics, tiny
 
@@ -71,7 +71,7 @@ def test_training_learns(tmp_path: Path) -> None:
         {},
         {"average": 0.9, "optimizer": "adamw", "weight_decay": 0.1},
         {"bound": "B", "intermediate": 1, "lengths": (3, 5, 8)},
-        {"augment": True, "bf16": True, "schedule": "constant"},
+        {"augment": True, "precision": "bfloat16", "schedule": "constant"},
     ],
     ids=str,
 )
@@ -310,7 +310,7 @@ def test_a_skipped_step_leaves_no_trace(
 def test_the_optimiser_is_adam(compile: bool, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fused form takes gradients and moments to lie in memory as the weights do, and does not check."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    config = tiny(tmp_path, device=device, compile=compile)
+    config = tiny(tmp_path, device=device, compile="yes" if compile else "no")
     run, step = new_step(config)
     plain = copy.deepcopy(run.model)
     adam = torch.optim.Adam(plain.parameters(), foreach=False)
@@ -369,7 +369,7 @@ def test_a_compiled_codec_is_the_same_codec(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(torch, "compile", compile)
     kanerva.train(tiny(tmp_path), tmp_path / "plain")
     assert compiled == []
-    kanerva.train(tiny(tmp_path, compile=True), tmp_path / "run")
+    kanerva.train(tiny(tmp_path, compile="yes"), tmp_path / "run")
     assert len(compiled) == 2
     a, b = (storage.load(tmp_path / name / "last.safetensors")[0] for name in ("plain", "run"))
     assert set(a) == set(b)
@@ -380,7 +380,9 @@ def test_a_compiled_codec_is_the_same_codec(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_run_says_how_it_computes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kanerva.train(tiny(tmp_path, steps=1), tmp_path / "run")
-    assert "device: cpu; write: auto; steps are not captured: the device is cpu" in capsys.readouterr().err
+    text = " ".join(capsys.readouterr().err.split())
+    assert "device: cpu; write: cpu (not triton: " in text
+    assert "codec: float32; steps are not captured: the device is cpu" in text
 
 
 @pytest.mark.parametrize(
@@ -393,7 +395,7 @@ def test_a_run_says_how_it_computes(tmp_path: Path, capsys: pytest.CaptureFixtur
     ],
 )
 def test_what_keeps_a_step_from_being_captured(capture: bool, device: str, size: int, why: str | None) -> None:
-    assert obstacle(TrainConfig(capture=capture), World(0, size, torch.device(device))) == why
+    assert why_not_captured(TrainConfig(capture=capture), World(0, size, torch.device(device))) == why
 
 
 def losses(step: Step, numbers: range) -> torch.Tensor:
@@ -408,7 +410,7 @@ VARIED = [
     {},
     {"lengths": (3, 5), "average": 0.9, "augment": True},
     {"lengths": (3, 5), "bound": "B", "intermediate": 1, **DECAY},
-    {"bf16": True},
+    {"precision": "bfloat16"},
 ]
 
 

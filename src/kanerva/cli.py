@@ -13,7 +13,7 @@ import torch
 import tyro
 from PIL import Image
 
-from . import __version__, storage
+from . import __version__, kernels, storage
 from .config import PRESETS, DataConfig, RunConfig, from_dict
 from .data import ClassImages, nearest
 from .distributed import choose
@@ -190,6 +190,17 @@ def table(score: Score, about: dict[str, Any]) -> str:
     )
 
 
+def writes() -> dict[str, str]:
+    """How each preset's memory is written on each device that is here, and why."""
+    found: dict[str, str] = {}
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        for name, (_, config) in PRESETS.items():
+            m = config.model
+            job = kernels.Job(device, torch.float32, m.rows, m.code, m.iterations, m.block)
+            found[f"{name} on {device}"] = "{} ({})".format(*kernels.choose(job, config.train.write))
+    return found
+
+
 def system() -> dict[str, Any]:
     """Versions, devices and presets."""
     return {
@@ -197,6 +208,7 @@ def system() -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "threads": torch.get_num_threads(),
+        "write": writes(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "cache": str(cache_dir()),
         "presets": {name: text for name, (text, _) in PRESETS.items()},

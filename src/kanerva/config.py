@@ -87,8 +87,8 @@ class TrainConfig:
     """Decay of the running average of the weights that is evaluated and saved beside them; 0 keeps none."""
     augment: bool = False
     """Small random affine changes of the training images."""
-    bf16: bool = False
-    """Run the codec in bfloat16; the memory stays in float32."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of the codec; the memory stays in float32. auto: bfloat16 on a GPU, float32 elsewhere."""
     seed: int = 0
     """Decides the first weights and, with the step, all that is drawn."""
     device: str = "auto"
@@ -97,8 +97,8 @@ class TrainConfig:
     """On CUDA with one process: run each step as one graph launch."""
     write: Literal["auto", "reference", "gram", "cpu", "triton"] = "auto"
     """How an episode is written into the memory; auto takes the fastest that fits."""
-    compile: bool = False
-    """Compile the codec (torch.compile); a minute at the start, faster steps on a GPU."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Compile the codec (torch.compile). auto: on a GPU with a C compiler at hand; takes half a minute."""
     log_every: int = 50
     """Steps between lines of metrics.jsonl."""
     evaluate_every: int = 1_000

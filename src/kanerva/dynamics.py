@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from . import checks, memory
-from .memory import MemoryState
+from .memory import Inverse, MemoryState
 
 if TYPE_CHECKING:
     from .model import DKM
@@ -25,7 +25,8 @@ def energy(
     model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
 ) -> Float[Tensor, "*b Q"]:
     """E(x, w) = −ln p(x | decoder(Rᵀw)) + KL(q(w) ‖ p(w)), with w the mean of q [sec. 3.5]."""
-    return model.kl_weights(state, w) - model.decode(memory.read(state, w)).log_prob(x)
+    likelihood = model.decode(memory.read(state, w))
+    return model.kl_weights(w, model.inverse(state)) - likelihood.log_prob(x)
 
 
 def recall(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"], steps: int) -> Recall:
@@ -33,15 +34,10 @@ def recall(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"], ste
 
         w ← address(encoder(x))        x ← mode p(x | decoder(Rᵀw))
 
-    Each step's energy is that of the pair it ends with.
+    Each step's energy is that of the pair it ends with. A memory is inverted once for all cues and steps.
     """
     checks.count("steps", steps)
-    path = []
-    for _ in range(steps):
-        w = memory.address(model.encode(x), state, model.noise_var)
-        x, cost = _settle(model, state, w)
-        path.append((x, w, cost))
-    return Recall(*map(torch.stack, zip(*path, strict=True)))
+    return _recall(model, state, model.inverse(state), x, steps)
 
 
 def sample(
@@ -52,17 +48,29 @@ def sample(
     checks.count("steps", steps)
     shape = (*state.R.shape[:-2], n, state.R.shape[-2])
     w = torch.randn(shape, generator=generator, dtype=state.R.dtype, device=state.R.device)
-    x, cost = _settle(model, state, w)
+    inverse = model.inverse(state)
+    x, cost = _settle(model, state, inverse, w)
     first = Recall(x[None], w[None], cost[None])
     if steps == 1:
         return first
-    return Recall(*map(torch.cat, zip(first, recall(model, state, x, steps - 1), strict=True)))
+    return Recall(*map(torch.cat, zip(first, _recall(model, state, inverse, x, steps - 1), strict=True)))
+
+
+def _recall(
+    model: "DKM", state: MemoryState, inverse: Inverse, x: Float[Tensor, "*b Q c h w"], steps: int
+) -> Recall:
+    path = []
+    for _ in range(steps):
+        w = memory.address(model.encode(x), state, model.noise_var, inverse)
+        x, cost = _settle(model, state, inverse, w)
+        path.append((x, w, cost))
+    return Recall(*map(torch.stack, zip(*path, strict=True)))
 
 
 def _settle(
-    model: "DKM", state: MemoryState, w: Float[Tensor, "*b Q K"]
+    model: "DKM", state: MemoryState, inverse: Inverse, w: Float[Tensor, "*b Q K"]
 ) -> tuple[Float[Tensor, "*b Q c h w"], Float[Tensor, "*b Q"]]:
     """The mode at w, and the energy of the two."""
     likelihood = model.decode(memory.read(state, w))
     x = likelihood.mode()
-    return x, model.kl_weights(state, w) - likelihood.log_prob(x)
+    return x, model.kl_weights(w, inverse) - likelihood.log_prob(x)

@@ -218,7 +218,7 @@ def kl_memory(q: MemoryState, p: MemoryState) -> Float[Tensor, "*#b"]:
 def kl_prior(
     q: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance, log_det: Float[Tensor, "*#b"]
 ) -> Float[Tensor, "*#b"]:
-    """`kl_memory` against `prior(R0, prior_var)` where log_det = ln det U − ln det U0 is known from writing.
+    """`kl_memory` against `prior(R0, prior_var)` where log_det = ln det U − ln det U0 is known [eq. elbo].
 
     ½ ( C [tr U / prior_var − K − log_det] + ‖R − R0‖² / prior_var ), without factorisation. Cost K·C.
     """
@@ -272,7 +272,7 @@ def draw_weights_full(
     scale: Variance,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "*#b T K"]:
-    """Draw from N(w, Σ) with the Σ of `kl_weights_full`, without a root of it.
+    """Draw from N(w, Σ) with the Σ of `kl_weights_full`, without a root of it; beyond the paper [app. D].
 
     a = √noise_var ε + R η has covariance A for ε, η ~ N(0, 1), so that P a has P A P = P.
     """

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from . import checks, dynamics, memory, storage
+from . import checks, dynamics, kernels, memory, storage
 from .codec import Decoder, Encoder
 from .config import ModelConfig, from_dict, to_dict
 from .dynamics import Recall
 from .likelihood import Bernoulli, Gaussian, Likelihood
-from .memory import MemoryState
+from .memory import Inverse, MemoryState
 
 
 class Terms(NamedTuple):
@@ -90,11 +90,13 @@ class DKM(nn.Module):
     def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
         """Write an episode, read it back with sampled weights, and return the terms of L_T and L_AE [alg. 1]."""
         z = self.encode(x)
-        prior = self.prior(tuple(x.shape[:-4]))
-        state, _ = self._write(prior, z)
-        w = memory.address(z, state, self.noise_var)
-        log_lik, log_lik_auto = self._log_lik(x, z, state, w, generator)
-        return Terms(log_lik, log_lik_auto, self.kl_weights(state, w), memory.kl_memory(state, prior))
+        state, _, log_det, inverse = kernels.write_and_invert(
+            self.prior(tuple(x.shape[:-4])), z, self.noise_var, *self._how()
+        )
+        w = memory.address(z, state, self.noise_var, inverse)
+        log_lik, log_lik_auto = self._log_lik(x, z, state, w, inverse, generator)
+        kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
+        return Terms(log_lik, log_lik_auto, self.kl_weights(w, inverse), kl_memory)
 
     def online(
         self, x: Float[Tensor, "*b T c h w"], intermediate: int = 0, generator: torch.Generator | None = None
@@ -110,9 +112,10 @@ class DKM(nn.Module):
             before, w1 = self._write(state, z[..., done : t - 1, :])
             state, w2 = self._write(before, z[..., t - 1 : t, :])
             w, done = torch.cat([w, w1, w2], dim=-2), t
-            log_lik, log_lik_auto = self._log_lik(x[..., :t, :, :, :], z[..., :t, :], state, w, generator)
+            inverse = self.inverse(state)
+            log_lik, log_lik_auto = self._log_lik(x[..., :t, :, :, :], z[..., :t, :], state, w, inverse, generator)
             kl = memory.kl_memory(state, before) + memory.kl_memory(before, prior)
-            bounds.append(Terms(log_lik, log_lik_auto, self.kl_weights(state, w), kl))
+            bounds.append(Terms(log_lik, log_lik_auto, self.kl_weights(w, inverse), kl))
         return bounds[::-1]
 
     def recall(
@@ -135,27 +138,38 @@ class DKM(nn.Module):
         """The energy of images and weights together [sec. 3.5]."""
         return dynamics.energy(self, state, x, w)
 
-    def kl_weights(self, state: MemoryState, w: Float[Tensor, "*b T K"]) -> Float[Tensor, "*b T"]:
-        """KL(q(w) ‖ p(w)) for q with mean w and the model's covariance."""
+    def inverse(self, state: MemoryState) -> Inverse:
+        """(R Rᵀ + noise_var I)⁻¹ of a memory: what all reads of it share."""
+        return kernels.inverse(state, self.noise_var)
+
+    def kl_weights(self, w: Float[Tensor, "*b T K"], inverse: Inverse) -> Float[Tensor, "*b T"]:
+        """KL(q(w) ‖ p(w)) for q with mean w and the model's covariance, in the memory of which this is the inverse."""
         if self.config.weights == "isotropic":
             return memory.kl_weights(w, self.weight_var)
-        return memory.kl_weights_full(w, memory.weight_root(state, self.noise_var, self.weight_var))
+        return memory.kl_weights_full(w, inverse, self.noise_var, self.weight_var)
 
     def draw_weights(
-        self, state: MemoryState, w: Float[Tensor, "*b T K"], generator: torch.Generator | None = None
+        self,
+        w: Float[Tensor, "*b T K"],
+        state: MemoryState,
+        inverse: Inverse,
+        generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*b T K"]:
         """A reparameterised draw from q(w) with mean w."""
+        if self.config.weights == "full":
+            return memory.draw_weights_full(w, state, inverse, self.noise_var, self.weight_var, generator)
         noise = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)
-        if self.config.weights == "isotropic":
-            return w + self.weight_var.sqrt() * noise
-        return w + noise @ memory.weight_root(state, self.noise_var, self.weight_var).mT
+        return w + self.weight_var.sqrt() * noise
 
     def save(self, path: str | Path) -> None:
         """Write the model to one safetensors file, config included; `kanerva.load` reads it."""
         storage.save(path, {f"model.{k}": v for k, v in self.state_dict().items()}, {"model": to_dict(self.config)})
 
     def _write(self, state: MemoryState, z: Float[Tensor, "*b T C"]) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
-        return memory.write(state, z, self.noise_var, self.config.iterations, self.config.block)
+        return kernels.write(state, z, self.noise_var, *self._how())
+
+    def _how(self) -> tuple[int, int, str]:
+        return self.config.iterations, self.config.block, self.backend
 
     def _log_lik(
         self,
@@ -163,10 +177,11 @@ class DKM(nn.Module):
         z: Float[Tensor, "*b T C"],
         state: MemoryState,
         w: Float[Tensor, "*b T K"],
+        inverse: Inverse,
         generator: torch.Generator | None,
     ) -> tuple[Float[Tensor, "*b T"], Float[Tensor, "*b T"]]:
         """ln p(x) from the memory with sampled weights, and from the codes themselves; one pass of the decoder."""
-        read = memory.read(state, self.draw_weights(state, w, generator))
+        read = memory.read(state, self.draw_weights(w, state, inverse, generator))
         both = self.decode(torch.stack([read, z])).log_prob(x.expand(2, *x.shape))
         return both[0], both[1]
 

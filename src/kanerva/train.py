@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import checkpoint, data, distributed
+from . import checkpoint, data, distributed, kernels
 from .checkpoint import Run
 from .checks import deep_checks
 from .config import DataConfig, ModelConfig, RunConfig, TrainConfig
@@ -23,7 +23,7 @@ from .distributed import World
 from .evaluate import Score, evaluate
 from .log import Log
 from .model import DKM
-from .step import VALUES, Bad, Step, learning_rate, make_optimizer, obstacle
+from .step import VALUES, Bad, Step, learning_rate, make_optimizer, why_not_captured
 
 
 class NonFinite(RuntimeError):
@@ -58,7 +58,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         if run.step >= c.steps:
             log.say(f"{folder}: already at step {run.step} of {c.steps}; --steps may be raised to go on")
         else:
-            log.say(describe(c, world))
+            log.say(describe(config, world))
 
         while run.step < c.steps:
             drawn = step(run.step)
@@ -98,22 +98,37 @@ def new_run(config: RunConfig, world: World) -> Run:
     c = config.train
     torch.manual_seed(c.seed)
     model = DKM(config.model).to(world.device)
-    model.codec_dtype = torch.bfloat16 if c.bf16 else None
+    precision, compiled = how(c, world)
+    model.codec_dtype = torch.bfloat16 if precision == "bfloat16" else None
     model.backend = c.write
     average = AveragedModel(model, device=world.device) if c.average else None
-    if c.compile:
+    if compiled:
         model.encoder.compile()
         model.decoder.compile()
     return Run(config, model, average, make_optimizer(model, c, world))
 
 
-def describe(config: TrainConfig, world: World) -> str:
+def how(config: TrainConfig, world: World) -> tuple[str, bool]:
+    """The codec's precision, and whether it is compiled."""
+    gpu = world.device.type == "cuda"
+    precision = config.precision
+    if precision == "auto":
+        precision = "bfloat16" if gpu and torch.cuda.is_bf16_supported() else "float32"
+    compiled = config.compile == "yes" or (config.compile == "auto" and gpu and kernels.compiler_at_hand())
+    return precision, compiled
+
+
+def describe(config: RunConfig, world: World) -> str:
     """Where and how a run computes."""
+    m, c = config.model, config.train
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else str(world.device)
-    write = f"write: {config.write}"
-    why = obstacle(config, world)
-    captured = "each step is one graph launch" if why is None else f"steps are not captured: {why}"
-    return f"device: {device}; {write}; {captured}"
+    job = kernels.Job(world.device.type, torch.float32, m.rows, m.code, m.iterations, m.block)
+    name, why = kernels.choose(job, c.write)
+    obstacle = why_not_captured(c, world)
+    captured = "each step is one graph launch" if obstacle is None else f"steps are not captured: {obstacle}"
+    precision, compiled = how(c, world)
+    codec = f"codec: {precision}{', compiled' if compiled else ''}"
+    return f"device: {device}; write: {name} ({why}); {codec}; {captured}"
 
 
 def load_images(config: DataConfig, device: torch.device | str = "cpu") -> tuple[ClassImages, ClassImages]:

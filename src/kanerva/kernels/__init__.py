@@ -1,1 +1,213 @@
-from . import gram
+"""Fast ways to write an episode, all with the signature and the results of `memory.write`; derivations: README.md.
+
+    triton      one program per episode and its adjoint, on a GPU
+    cpu         one fused loop and its adjoint, compiled by Numba
+    gram        plain PyTorch in Gram space, on any device
+    reference   memory.write itself: any device, dtype, iterations and block; differentiable any number of times
+
+This file is the one place where a backend is chosen: `choose` says which one and why, and `kanerva info` and the log of
+a training run repeat it.
+"""
+
+import functools
+import importlib.util
+import math
+import os
+import shutil
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .. import checks, memory
+from ..checks import full_precision
+from ..memory import Inverse, MemoryState, Variance
+
+# In the order in which auto tries them.
+BACKENDS = ("triton", "cpu", "gram", "reference")
+
+
+class Written(NamedTuple):
+    """What a write leaves: the memory and its weights, and what KL(M) and reads need, so that they factor nothing."""
+
+    state: MemoryState
+    w: Float[Tensor, "*b T K"]
+    log_det: Float[Tensor, "*b"]
+    """ln det U − ln det of the U before."""
+    inverse: Inverse
+
+
+class Job(NamedTuple):
+    """What decides which backends can be used."""
+
+    device: str
+    dtype: torch.dtype
+    rows: int
+    code: int
+    iterations: int = 1
+    block: int = 1
+    plain: bool = True
+    """Neither an empty batch nor inside a torch.func transform."""
+
+
+@full_precision
+def write(
+    state: MemoryState,
+    z: Float[Tensor, "*#b T C"],
+    noise_var: Variance,
+    iterations: int = 1,
+    block: int = 1,
+    backend: str = "auto",
+) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
+    """Write an episode as `memory.write` does [alg. 1], by the fastest backend that can, or by the one named."""
+    _, state, w, _ = _write(state, z, noise_var, iterations, block, backend)
+    return state, w
+
+
+@full_precision
+def write_and_invert(
+    state: MemoryState,
+    z: Float[Tensor, "*#b T C"],
+    noise_var: Variance,
+    iterations: int = 1,
+    block: int = 1,
+    backend: str = "auto",
+) -> Written:
+    """Write an episode, and give with it ln det U and (R Rᵀ + noise_var I)⁻¹, both differentiable [alg. 1, app. D].
+
+        ln det U_T − ln det U_0 = Σ_t (ln noise_var − ln s_t)
+
+    With the backends cpu and triton nothing is factored outside the kernels. Proof: test_written_*.
+    """
+    name, after, w, s = _write(state, z, noise_var, iterations, block, backend)
+    if s is None:
+        L0, L = (memory._cholesky(memory._symmetric(x), "U") for x in (state.U, after.U))
+        log_det = memory._log_det(L) - memory._log_det(L0)
+    else:
+        log_det = (_scalar(noise_var, s).log() - s.log()).sum(-1)
+    return Written(after, w, log_det, _inverse(after, noise_var, name))
+
+
+@full_precision
+def inverse(state: MemoryState, noise_var: Variance, backend: str = "auto") -> Inverse:
+    """`memory.inverse`, by the sweeps of a backend that has them."""
+    checks.inputs(state, noise_var=noise_var, uses_U=False)
+    return _inverse(state, noise_var, choose(job(state, state.R), backend)[0])
+
+
+def choose(what: Job, backend: str = "auto") -> tuple[str, str]:
+    """The backend for a job, and why. One that was named and cannot do it is an error."""
+    if backend not in ("auto", *BACKENDS):
+        raise ValueError(f"backend: expected one of {['auto', *BACKENDS]}, got {backend!r}")
+    if backend != "auto":
+        reason = obstacle(backend, what)
+        if reason is not None:
+            raise ValueError(f"backend: {backend} cannot be used here, {reason}; 'auto' takes one that can")
+        return backend, "named"
+    reasons = {name: obstacle(name, what) for name in BACKENDS}
+    if what.device == "cpu":
+        reasons["triton"] = reasons["triton"] or "it is only interpreted here"
+    if what.rows > what.code:
+        reasons["gram"] = reasons["gram"] or "for K > C the reference solves C×C, which is smaller and more exact"
+    name = next(name for name, reason in reasons.items() if reason is None)
+    before = [f"{other}: {reasons[other]}" for other in BACKENDS[: BACKENDS.index(name)]]
+    return name, f"not {'; not '.join(before)}" if before else "the fastest"
+
+
+def obstacle(backend: str, what: Job) -> str | None:
+    """What keeps a backend from a job; None if nothing does."""
+    if backend == "reference":
+        return None
+    if what.iterations != 1 or what.block != 1:
+        return f"it takes iterations = 1 and block = 1, not {what.iterations} and {what.block}"
+    if not what.plain:
+        return "the batch is empty or inside a torch.func transform"
+    if backend == "cpu":
+        if what.device != "cpu":
+            return f"the memory is on {what.device}"
+        return None if _installed("numba") else "numba is not installed"
+    if backend == "triton":
+        if not _installed("triton"):
+            return "triton is not installed"
+        if what.device != "cuda" and not _interpreting():
+            return f"the memory is on {what.device}"
+        if what.device == "cuda" and not compiler_at_hand():
+            return "it needs a C compiler (cc, gcc or clang, or what $CC names), and there is none"
+        return None if what.dtype == torch.float32 else f"it computes in float32, not {what.dtype}"
+    return None
+
+
+def why_not(
+    backend: str, state: MemoryState, z: Float[Tensor, "*#b T C"], iterations: int = 1, block: int = 1
+) -> str | None:
+    """What keeps a backend from writing these tensors; None if nothing does."""
+    return obstacle(backend, job(state, z, iterations, block))
+
+
+def job(state: MemoryState, z: Tensor, iterations: int = 1, block: int = 1) -> Job:
+    """The job of writing z into a memory."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    plain = not (wrapped(z) or wrapped(state.R)) and 0 not in (*z.shape[:-2], *state.R.shape[:-2])
+    return Job(z.device.type, z.dtype, *state.R.shape[-2:], iterations, block, plain)
+
+
+def _write(
+    state: MemoryState, z: Tensor, noise_var: Variance, iterations: int, block: int, backend: str
+) -> tuple[str, MemoryState, Tensor, Tensor | None]:
+    """The backend's name, the memory, the weights and, but from the reference, the innovation variances s."""
+    checks.inputs(state, z=z, noise_var=noise_var)
+    checks.count("iterations", iterations)
+    checks.count("block", block)
+    name = choose(job(state, z, iterations, block), backend)[0]
+    if name == "reference":
+        return name, *memory.write(state, z, noise_var, iterations, block), None
+    state = memory._broadcast(state, z)
+    batch = state.R.shape[:-2]
+    codes = z.expand(*batch, *z.shape[-2:])
+    flat = MemoryState(*map(_flat, state))
+    after, w, s = _module(name).write(flat, _flat(codes), _scalar(noise_var, z))
+    R, U, w, s = (x.reshape(*batch, *x.shape[1:]) for x in (*after, w, s))
+    checks.written(MemoryState(R, U))
+    return name, MemoryState(R, U), w, s
+
+
+def _inverse(state: MemoryState, noise_var: Variance, name: str) -> Inverse:
+    if name not in ("cpu", "triton"):
+        return memory.inverse(state, noise_var)
+    batch = state.R.shape[:-2]
+    P, log_det = _module(name).inverse(_flat(state.R), _scalar(noise_var, state.R))
+    return Inverse(P.reshape(*batch, *P.shape[1:]), log_det.reshape(batch))
+
+
+def _flat(x: Float[Tensor, "*b M N"]) -> Float[Tensor, "B M N"]:
+    return x.reshape(math.prod(x.shape[:-2]), *x.shape[-2:])
+
+
+def _scalar(value: Variance, like: Tensor) -> Float[Tensor, ""]:
+    """A variance as a tensor, filled on the device, so that a graph can capture it."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.full((), float(value), dtype=like.dtype, device=like.device)
+
+
+def _module(name: str) -> ModuleType:
+    """Numba and Triton are imported when they are first used."""
+    return importlib.import_module(f".{name}", __name__)
+
+
+@functools.cache
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+@functools.cache
+def compiler_at_hand() -> bool:
+    """Triton and torch.compile build their launchers with the system's C compiler."""
+    return any(map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))))
+
+
+def _interpreting() -> bool:
+    """Triton's own switch: programs run in Python, on the CPU."""
+    return os.environ.get("TRITON_INTERPRET") == "1"

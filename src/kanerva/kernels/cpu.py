@@ -15,8 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numba import njit
 from torch import Tensor
+
+from .. import memory
+from ..memory import MemoryState
+from . import gram
+from .gram import Scalar
 
 
 def compiled(function: Callable[..., Any]) -> Any:
@@ -255,6 +261,13 @@ def backward(
             add(gG, zero, -half, zero, v, w)
 
 
+@compiled
+def invert_all(start: int, stop: int, A: Any, log_det: Any) -> None:
+    row, column = np.empty(A.shape[1], A.dtype), np.empty(A.shape[1], A.dtype)
+    for e in range(start, stop):
+        log_det[e] = -invert(A[e], row, column)
+
+
 def share(function: Callable[..., None], batch: int, *arguments: Any) -> None:
     """Run function(start, stop, …) over all of a batch, in as many threads as PyTorch uses."""
     threads = max(1, min(torch.get_num_threads(), batch))
@@ -278,9 +291,7 @@ def views(*tensors: Tensor) -> list[Any]:
 @torch.library.custom_op("kanerva::core_cpu", mutates_args=(), device_types="cpu")
 def core_op(
     G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor
-) -> tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
-]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """W, gain, s and U, and what the adjoint needs: G, X, P, D, surprise, PV, core."""
     out = outputs(G, X, U)
     W, gain, s, U_, G_, X_, P, D, surprise, PV, core = out
@@ -333,7 +344,45 @@ def adjoint(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
 core_op.register_autograd(adjoint, setup_context=setup_context)
 
 
+@torch.library.custom_op("kanerva::invert_cpu", mutates_args=(), device_types="cpu")
+def invert_op(A: Tensor) -> tuple[Tensor, Tensor]:
+    """A⁻¹ and its ln det."""
+    P, log_det = A.contiguous().clone(), A.new_empty(len(A))
+    share(invert_all, len(A), *views(P, log_det))
+    return P, log_det
+
+
+@invert_op.register_fake
+def _(A: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(A, memory_format=torch.contiguous_format), A.new_empty(len(A))
+
+
+def save_inverse(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(output[0])
+
+
+def adjoint_of_inverse(ctx: Any, g_P: Tensor, g_log_det: Tensor) -> Tensor:
+    """g_A = −P g_P P − g_log_det P."""
+    (P,) = ctx.saved_tensors
+    return -P @ g_P @ P - g_log_det[:, None, None] * P
+
+
+invert_op.register_autograd(adjoint_of_inverse, setup_context=save_inverse)
+
+
 def core(G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """gram.Core by Numba."""
     W, gain, s, U, *_ = core_op(G, X, Y, U, noise_var)
     return W, gain, s, U
+
+
+def write(
+    state: MemoryState, z: Float[Tensor, "B T C"], noise_var: Scalar
+) -> tuple[MemoryState, Float[Tensor, "B T K"], Float[Tensor, "B T"]]:
+    """gram.write with this core."""
+    return gram.write(state, z, noise_var, core)
+
+
+def inverse(R: Float[Tensor, "B K C"], noise_var: Scalar) -> tuple[Float[Tensor, "B K K"], Float[Tensor, "B"]]:
+    """(R Rᵀ + noise_var I)⁻¹ and its ln det."""
+    return invert_op(memory._ridge(R @ R.mT, noise_var))

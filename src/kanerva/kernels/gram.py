@@ -32,9 +32,7 @@ def write(
     (R, U), parts = state, []
     for Z in z.split(CHUNK, dim=-2) if z.shape[-2] else ():
         W, k, s, U = (core or plain)(R @ R.mT, R @ Z.mT, Z @ Z.mT, U, noise_var)
-        delta = torch.linalg.solve_triangular(
-            torch.tril(W @ k.mT, -1), Z - W @ R, upper=False, unitriangular=True
-        )
+        delta = torch.linalg.solve_triangular(torch.tril(W @ k.mT, -1), Z - W @ R, upper=False, unitriangular=True)
         R = torch.baddbmm(R, k.mT, delta)
         parts.append((W, s))
     if not parts:

@@ -1,8 +1,8 @@
 """The write, and its adjoint, as one Triton program per episode that keeps the whole memory in registers.
 
 The letters are those of README.md beside this file. A chunk of codes is one launch each way. R, U, A = R Rᵀ +
-noise_var I and its inverse P stay on chip; a step writes out O(K + C) numbers, and the backward pass walks the
-states back by undoing each rank-one or rank-two change. All arithmetic is true float32.
+noise_var I and its inverse P stay on chip; a step leaves O(K + C) numbers, and the backward pass walks the states back
+by undoing each rank-one or rank-two change. All arithmetic is true float32.
 """
 
 import inspect
@@ -14,55 +14,121 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from ..memory import Inverse, MemoryState
-from .gram import CHUNK, Scalar
+from .. import memory
+from ..memory import MemoryState
+from . import gram
+from .gram import Scalar
 
-# What fits into the registers of one program; beyond it triton_blocked.py keeps matrices in memory.
+# What fits into the registers of one program; blocked.py keeps larger memories in the GPU's own memory.
 ROWS, COLUMNS = 64, 256
 
 
 def kernel(function: Any) -> Any:
+    """Compile on first use."""
     # the tests wrap every function in a check of shapes, which is not for Triton
     return triton.jit(inspect.unwrap(function))
 
 
+# Every matrix is held as [B, n, B]: B rows, and n blocks of B columns, n = 1 for K×K. So all of them lie over the
+# threads in the same way, with the rows shared out over warps; a vector along rows has shape [B], one along columns
+# [n, B], and to move one from rows to columns is what warps have to meet for. Codes and records are loaded and stored
+# as matrices of equal rows, for which they need not.
+
+
 @kernel
 def times(M, x):
-    """M x for a symmetric M."""
-    return tl.sum(M * x[None, :], axis=1)
+    """M x for a K×K matrix, from rows to rows."""
+    return tl.sum(tl.sum(M * x[None, None, :], axis=2), axis=1)
 
 
 @kernel
-def inverse_of(A, K, BK: tl.constexpr):
-    """A⁻¹ and ln det A by symmetric sweeps, for a positive definite A that is the identity beyond K."""
-    i = tl.arange(0, BK)
-    log_det = 0.0
-    for j in range(K):
-        row = tl.sum(tl.where(i[:, None] == j, A, 0.0), axis=0)
-        pivot = tl.sum(tl.where(i == j, row, 0.0), axis=0)
-        pivot = tl.where(pivot > 0, pivot, float("nan"))
-        log_det += tl.log(pivot)
-        scaled = row / pivot
-        A = tl.where(
-            i[:, None] == j,
-            tl.where(i[None, :] == j, -1 / pivot, scaled[None, :]),
-            tl.where(i[None, :] == j, scaled[:, None], A - row[:, None] * scaled[None, :]),
-        )
-    return -A, log_det
+def across(M, X):
+    """M x, along rows, from the matrix X of which every row is x."""
+    return tl.sum(tl.sum(M * X, axis=2), axis=1)
 
 
 @kernel
-def ridge_of(R, noise_var, K, BK: tl.constexpr):
-    """A = R Rᵀ + noise_var I, and 1 on the diagonal beyond K."""
-    i = tl.arange(0, BK)
-    A = tl.dot(R, tl.trans(R), input_precision="ieee")
-    return A + tl.where(i[:, None] == i[None, :], tl.where(i < K, noise_var, 1.0)[:, None], 0.0)
+def held(X, eye):
+    """x, along rows, from the matrix X of which every row is x."""
+    return tl.sum(tl.sum(tl.where(eye, X, 0.0), axis=2), axis=1)
+
+
+@kernel
+def outer(x, y):
+    """x yᵀ for x along rows and y along columns."""
+    return x[:, None, None] * y[None, :, :]
+
+
+@kernel
+def add3(a, b, c, d, e, f):
+    return a + d, b + e, c + f
+
+
+@kernel
+def rows_of(x, B: tl.constexpr):
+    """The matrix of which every row is x."""
+    return tl.broadcast_to(x[None, :, :], (B, x.shape[0], B))
+
+
+@kernel
+def fetch(pointers, mask, B: tl.constexpr):
+    return tl.load(rows_of(pointers, B), rows_of(mask, B), 0.0)
+
+
+@kernel
+def put(pointers, x, mask, first, B: tl.constexpr):
+    """Store a vector along columns; the warp that has the first row does it."""
+    tl.store(rows_of(pointers, B), rows_of(x, B), rows_of(mask, B) & first)
+
+
+@kernel
+def places(count: tl.constexpr, B: tl.constexpr):
+    """Numbers of columns, [n, B]."""
+    return tl.arange(0, count)[:, None] * B + tl.arange(0, B)[None, :]
+
+
+@kernel
+def invert(
+    R, noise_var, A_out, P_out, log_det_out, K: tl.constexpr, C: tl.constexpr, B: tl.constexpr, WIDE: tl.constexpr
+):
+    """A = R Rᵀ + noise_var I, P = A⁻¹ and ln det P. An A that is not positive definite gives NaN.
+
+    Symmetric sweeps of A scaled to a diagonal of ones. Sweeping row a with pivot d would be A − a aᵀ/d, then a/d in its
+    row and column and −1/d where they cross; with a_t = d − 1 the first does it all, but for 2 on the diagonal.
+    """
+    e = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, B)
+    rows, eye = i < K, i[:, None] == i[None, :]
+    KK, in_KK = e * K * K + i[:, None] * K + i[None, :], rows[:, None] & rows[None, :]
+    A = tl.zeros((B, B), tl.float32)
+    for start in range(0, C, WIDE):
+        j = start + tl.arange(0, WIDE)
+        part = tl.load(R + e * K * C + i[:, None] * C + j[None, :], rows[:, None] & (j < C)[None, :], 0.0)
+        A += tl.dot(part, tl.trans(part), input_precision="ieee")
+    A += tl.where(eye, tl.where(rows, tl.load(noise_var), 1.0)[:, None], 0.0)
+    tl.store(A_out + KK, A, in_KK)
+    diagonal = tl.sum(tl.where(eye, A, 0.0), axis=0)
+    scale = 1 / tl.sqrt(diagonal)
+    A *= scale[:, None] * scale[None, :]
+    log_det = tl.sum(tl.log(diagonal), axis=0)
+    for t in range(K):
+        a = tl.sum(tl.where(i[:, None] == t, A, 0.0), axis=0)
+        d = tl.sum(tl.where(i == t, a, 0.0), axis=0)
+        d = tl.where(d > 0, d, float("nan"))
+        log_det += tl.log(d)
+        a = tl.where(i == t, d - 1, a)
+        A -= a[:, None] * (a / d)[None, :]
+    P = (tl.where(eye, 2.0, 0.0) - A) * (scale[:, None] * scale[None, :])
+    tl.store(P_out + KK, P, in_KK)
+    tl.store(log_det_out + e, -log_det)
 
 
 @kernel
 def forward(
     R_in,
     U_in,
+    A_in,
+    P_in,
     z,
     noise_var_,
     R_out,
@@ -76,65 +142,64 @@ def forward(
     surprise,
     PV,
     core,
-    N,
+    N: tl.constexpr,
     K: tl.constexpr,
     C: tl.constexpr,
-    BK: tl.constexpr,
-    BC: tl.constexpr,
+    B: tl.constexpr,
+    blocks: tl.constexpr,
 ):
     e = tl.program_id(0).to(tl.int64)
-    i, j = tl.arange(0, BK), tl.arange(0, BC)
-    rows, columns = i < K, j < C
-    KK, KC = i[:, None] * K + i[None, :], i[:, None] * C + j[None, :]
-    in_KK, in_KC = rows[:, None] & rows[None, :], rows[:, None] & columns[None, :]
+    i, i_, j = tl.arange(0, B), places(1, B), places(blocks, B)
+    rows, columns = i_ < K, j < C
+    KK, KC = e * K * K + (i * K)[:, None, None] + i_[None, :, :], e * K * C + (i * C)[:, None, None] + j[None, :, :]
+    in_KK, in_KC = (i < K)[:, None, None] & rows[None, :, :], (i < K)[:, None, None] & columns[None, :, :]
+    eye, first = i[:, None, None] == i_[None, :, :], (i == 0)[:, None, None]
     noise_var = tl.load(noise_var_)
-    R = tl.load(R_in + e * K * C + KC, in_KC, 0.0)
-    U = tl.load(U_in + e * K * K + KK, in_KK, 0.0)
-    A = ridge_of(R, noise_var, K, BK)
-    P, _ = inverse_of(A, K, BK)
-    at_K, at_C, at = e * N * K + i, e * N * C + j, e * N
-    code = tl.load(z + at_C, columns & (N > 0), 0.0)
+    R = tl.load(R_in + KC, in_KC, 0.0)
+    U = tl.load(U_in + KK, in_KK, 0.0)
+    A, P = tl.load(A_in + KK, in_KK, 0.0), tl.load(P_in + KK, in_KK, 0.0)
+    code = fetch(z + e * N * C + j, columns, B)
     for t in range(N):
+        at = e * N + t
         # the next code is fetched while this one is written
-        following = tl.load(z + at_C + C, columns & (t + 1 < N), 0.0)
+        following = fetch(z + (at + 1) * C + j, columns & (t + 1 < N), B)
         # A w = b, by the carried inverse and one step of refinement
-        b = tl.sum(R * code[None, :], axis=1)
+        b = across(R, code)
         w = times(P, b)
         w += times(P, b - times(A, w))
-        c = times(U, w)
+        c, q = times(U, w), noise_var * times(P, w)
         s = tl.sum(w * c, axis=0) + noise_var
         k = c / s
-        delta = code - tl.sum(R * w[:, None], axis=0)
-        n = tl.sum(delta * delta, axis=0)
+        delta = tl.sum(tl.where(first, code, 0.0) - R * w[:, None, None], axis=0)
+        n = tl.sum(tl.sum(delta * delta, axis=1), axis=0)
         # P ← P − [p q] (S⁻¹ + VᵀP V)⁻¹ [p q]ᵀ,   V = [k, noise_var w]
         p = times(P, k)
-        q = noise_var * times(P, w)
-        kPk, off, wPw = tl.sum(k * p, axis=0), 1 + tl.sum(k * q, axis=0), noise_var * tl.sum(w * q, axis=0) - n
+        kPk, off, wPw = tl.reduce((k * p, k * q, noise_var * w * q), 0, add3)
+        off += 1
+        wPw -= n
         det = kPk * wPw - off * off
         one, two, three = wPw / det, -off / det, kPk / det
-        R += k[:, None] * delta[None, :]
         u = k * tl.sqrt(s)
-        U -= u[:, None] * u[None, :]
-        P -= (one * p + two * q)[:, None] * p[None, :] + (two * p + three * q)[:, None] * q[None, :]
-        A += (noise_var * w + n * k)[:, None] * k[None, :] + (noise_var * k)[:, None] * w[None, :]
-        tl.store(W + at_K, w, rows)
-        tl.store(gain + at_K, k, rows)
-        tl.store(PV + 2 * at_K - i, p, rows)
-        tl.store(PV + 2 * at_K - i + K, q, rows)
-        tl.store(D + at_C, delta, columns)
+        w_, k_, p_, q_ = w[None, :], k[None, :], p[None, :], q[None, :]
+        R += outer(k, delta)
+        U -= outer(u, u[None, :])
+        P -= outer(one * p + two * q, p_) + outer(two * p + three * q, q_)
+        A += outer(k, noise_var * w_ + n * k_) + outer(noise_var * w, k_)
+        put(W + at * K + i_, w_, rows, first, B)
+        put(gain + at * K + i_, k_, rows, first, B)
+        put(PV + at * 2 * K + i_, p_, rows, first, B)
+        put(PV + at * 2 * K + K + i_, q_, rows, first, B)
+        put(D + at * C + j, delta, columns, first, B)
         tl.store(s_ + at, s)
         tl.store(surprise + at, n)
         tl.store(core + 3 * at, one)
         tl.store(core + 3 * at + 1, two)
         tl.store(core + 3 * at + 2, three)
-        at_K += K
-        at_C += C
-        at += 1
         code = following
-    tl.store(R_out + e * K * C + KC, R, in_KC)
-    tl.store(U_out + e * K * K + KK, U, in_KK)
-    tl.store(A_out + e * K * K + KK, A, in_KK)
-    tl.store(P_out + e * K * K + KK, P, in_KK)
+    tl.store(R_out + KC, R, in_KC)
+    tl.store(U_out + KK, U, in_KK)
+    tl.store(A_out + KK, A, in_KK)
+    tl.store(P_out + KK, P, in_KK)
 
 
 @kernel
@@ -159,89 +224,117 @@ def backward(
     g_U_out,
     g_z,
     g_noise_var,
-    N,
+    N: tl.constexpr,
     K: tl.constexpr,
     C: tl.constexpr,
-    BK: tl.constexpr,
-    BC: tl.constexpr,
+    B: tl.constexpr,
+    blocks: tl.constexpr,
 ):
     e = tl.program_id(0).to(tl.int64)
-    i, j = tl.arange(0, BK), tl.arange(0, BC)
-    rows, columns = i < K, j < C
-    KK, KC = e * K * K + i[:, None] * K + i[None, :], e * K * C + i[:, None] * C + j[None, :]
-    in_KK, in_KC = rows[:, None] & rows[None, :], rows[:, None] & columns[None, :]
+    i, i_, j = tl.arange(0, B), places(1, B), places(blocks, B)
+    rows, columns = i_ < K, j < C
+    KK, KC = e * K * K + (i * K)[:, None, None] + i_[None, :, :], e * K * C + (i * C)[:, None, None] + j[None, :, :]
+    in_KK, in_KC = (i < K)[:, None, None] & rows[None, :, :], (i < K)[:, None, None] & columns[None, :, :]
+    eye, first = i[:, None, None] == i_[None, :, :], (i == 0)[:, None, None]
     noise_var = tl.load(noise_var_)
-    R, U = tl.load(R_in + KC, in_KC, 0.0), tl.load(U_in + KK, in_KK, 0.0)
+    R, g_R = tl.load(R_in + KC, in_KC, 0.0), tl.load(g_R_in + KC, in_KC, 0.0)
+    U, g_U = tl.load(U_in + KK, in_KK, 0.0), tl.load(g_U_in + KK, in_KK, 0.0)
     A, P = tl.load(A_in + KK, in_KK, 0.0), tl.load(P_in + KK, in_KK, 0.0)
-    g_R = tl.load(g_R_in + KC, in_KC, 0.0)
-    g_U = tl.load(g_U_in + KK, in_KK, 0.0)
-    g_U = 0.5 * (g_U + tl.trans(g_U))
-    total = 0.0
-    for step in range(N):
-        at = e * N + N - 1 - step
-        at_K, at_C = at * K + i, at * C + j
-        w, k = tl.load(W + at_K, rows, 0.0), tl.load(gain + at_K, rows, 0.0)
-        p, q = tl.load(PV + at * 2 * K + i, rows, 0.0), tl.load(PV + at * 2 * K + K + i, rows, 0.0)
-        delta, s, n = tl.load(D + at_C, columns, 0.0), tl.load(s_ + at), tl.load(surprise + at)
+    g_noise, vw = 0.0, tl.zeros((B,), tl.float32)
+    at = e * N + N - 1
+    k_, delta = fetch(gain + at * K + i_, rows, B), fetch(D + at * C + j, columns, B)
+    for _ in range(N):
+        # what a step begins with is fetched while the one after it is undone
+        before = tl.maximum(at - 1, 0)
+        next_k, next_delta = fetch(gain + before * K + i_, rows, B), fetch(D + before * C + j, columns, B)
+        w_, g_w = fetch(W + at * K + i_, rows, B), fetch(g_W + at * K + i_, rows, B)
+        p_, q_ = fetch(PV + at * 2 * K + i_, rows, B), fetch(PV + at * 2 * K + K + i_, rows, B)
+        s, n, from_s = tl.load(s_ + at), tl.load(surprise + at), tl.load(g_s + at)
         one, two, three = tl.load(core + 3 * at), tl.load(core + 3 * at + 1), tl.load(core + 3 * at + 2)
-        from_w, from_s = tl.load(g_W + at_K, rows, 0.0), tl.load(g_s + at)
+        w, k, p, q = held(w_, eye), held(k_, eye), held(p_, eye), held(q_, eye)
         # R' = R + k Δᵀ, U' = U − s k kᵀ
-        g_k = tl.sum(g_R * delta[None, :], axis=1)
-        g_delta = tl.sum(g_R * k[:, None], axis=0)
-        gUk = times(g_U, k)
+        g_delta = tl.sum(g_R * k[:, None, None], axis=0)
+        gUk = across(g_U, k_)
+        g_k = across(g_R, delta) - s * gUk
         # k = c/s, s = wᵀc + noise_var
-        g_k -= s * gUk
         from_s -= tl.sum(g_k * k, axis=0) / s
         g_c = g_k / s - gUk + from_s * w
         # the states before this step
-        R -= k[:, None] * delta[None, :]
-        u = k * tl.sqrt(s)
-        U += u[:, None] * u[None, :]
-        P += (one * p + two * q)[:, None] * p[None, :] + (two * p + three * q)[:, None] * q[None, :]
-        A -= (noise_var * w + n * k)[:, None] * k[None, :] + (noise_var * k)[:, None] * w[None, :]
+        R -= k[:, None, None] * delta
+        U += (s * k)[:, None, None] * k_
+        P += (one * p + two * q)[:, None, None] * p_ + (two * p + three * q)[:, None, None] * q_
+        A -= k[:, None, None] * (noise_var * w_ + n * k_) + (noise_var * w)[:, None, None] * k_
         # c = U w, Δ = z − Rᵀw
-        g_w = from_w + from_s * s * k + times(U, g_c) - tl.sum(R * g_delta[None, :], axis=1)
+        g_w = held(g_w, eye) + from_s * s * k + times(U, g_c) - across(R, g_delta[None, :, :])
         # A w = R z
         v = times(P, g_w)
         v += times(P, g_w - times(A, v))
-        g_code = g_delta + tl.sum(R * v[:, None], axis=0)
-        g_R += v[:, None] * delta[None, :] - w[:, None] * g_code[None, :]
-        g_U += 0.5 * (g_c[:, None] * w[None, :] + w[:, None] * g_c[None, :])
-        total += from_s - tl.sum(v * w, axis=0)
-        tl.store(g_z + at_C, g_code, columns)
+        g_code = g_delta + tl.sum(R * v[:, None, None], axis=0)
+        g_R += v[:, None, None] * delta - outer(w, g_code)
+        g_U += 0.5 * (g_c[:, None, None] * w_ + outer(w, g_c[None, :]))
+        g_noise += from_s
+        vw += v * w
+        put(g_z + at * C + j, g_code, columns, first, B)
+        k_, delta, at = next_k, next_delta, at - 1
     tl.store(g_R_out + KC, g_R, in_KC)
     tl.store(g_U_out + KK, g_U, in_KK)
-    tl.store(g_noise_var + e, total)
-
-
-@kernel
-def invert(R_in, noise_var_, P_out, log_det_out, K: tl.constexpr, C: tl.constexpr, BK: tl.constexpr, BC: tl.constexpr):
-    e = tl.program_id(0).to(tl.int64)
-    i, j = tl.arange(0, BK), tl.arange(0, BC)
-    R = tl.load(R_in + e * K * C + i[:, None] * C + j[None, :], (i < K)[:, None] & (j < C)[None, :], 0.0)
-    P, log_det = inverse_of(ridge_of(R, tl.load(noise_var_), K, BK), K, BK)
-    tl.store(P_out + e * K * K + i[:, None] * K + i[None, :], P, (i < K)[:, None] & (i < K)[None, :])
-    tl.store(log_det_out + e, -log_det)
+    tl.store(g_noise_var + e, g_noise - tl.sum(vw, axis=0))
 
 
 def sizes(R: Tensor) -> dict[str, int]:
     """The sizes that a kernel is compiled for, padded to powers of two, and its warps."""
     K, C = R.shape[-2:]
-    BK, BC = max(16, triton.next_power_of_2(K)), max(16, triton.next_power_of_2(C))
-    return {"K": K, "C": C, "BK": BK, "BC": BC, "num_warps": 4 if BK * BC <= 4096 else 8}
+    B = max(16, triton.next_power_of_2(K))
+    blocks = triton.next_power_of_2(triton.cdiv(C, B))
+    # four warps are fastest alone, two when a GPU is full; a large memory needs the registers of eight
+    warps = 8 if B * B * blocks > 4096 else 4 if len(R) <= 512 else 2
+    return {"K": K, "C": C, "B": B, "blocks": blocks, "num_warps": warps}
+
+
+@torch.library.custom_op("kanerva::invert_triton", mutates_args=())
+def invert_op(R: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """P, ln det P and A."""
+    P, log_det, A = out = inverses(R)
+    K, C, B = (sizes(R)[name] for name in ("K", "C", "B"))
+    # one warp need not wait for others
+    wide = max(16, min(128, triton.next_power_of_2(C)))
+    invert[(len(R),)](R.contiguous(), noise_var, A, P, log_det, K, C, B, wide, num_warps=1 if B <= 32 else 4)
+    return out
+
+
+def inverses(R: Tensor) -> Any:
+    B, K, _ = R.shape
+    return R.new_empty(B, K, K), R.new_empty(B), R.new_empty(B, K, K)
+
+
+@invert_op.register_fake
+def _(R: Tensor, noise_var: Tensor) -> Any:
+    return inverses(R)
+
+
+def save_inverse(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, ...]) -> None:
+    ctx.save_for_backward(inputs[0], output[0])
+
+
+def adjoint_of_inverse(ctx: Any, g_P: Tensor, g_log_det: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+    """g_A = −P (g_P + g_log_det A) P; A = R Rᵀ + noise_var I."""
+    R, P = ctx.saved_tensors
+    g_A = -P @ g_P @ P - g_log_det[:, None, None] * P
+    return (g_A + g_A.mT) @ R, g_A.diagonal(dim1=-2, dim2=-1).sum()
+
+
+invert_op.register_autograd(adjoint_of_inverse, setup_context=save_inverse)
 
 
 @torch.library.custom_op("kanerva::write_triton", mutates_args=())
 def write_op(
-    R: Tensor, U: Tensor, z: Tensor, noise_var: Tensor
+    R: Tensor, U: Tensor, A: Tensor, P: Tensor, z: Tensor, noise_var: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """R, U, W, s, and what the adjoint needs: A, P, gain, D, surprise, PV, core."""
+    """R, U, W, s, and what the adjoint needs: A, P, gain, D, surprise, PV, core. A and P are constants to it."""
     out = outputs(R, z)
-    R_, U_, W, s, A, P, gain, D, surprise, PV, core = out
-    arguments = (R, U, z, noise_var)
-    forward[(len(R),)](
-        *(x.contiguous() for x in arguments), R_, U_, A, P, W, gain, s, D, surprise, PV, core, z.shape[1], **sizes(R)
-    )
+    R_, U_, W, s, A_, P_, gain, D, surprise, PV, core = out
+    ins = (x.contiguous() for x in (R, U, A, P, z, noise_var))
+    forward[(len(R),)](*ins, R_, U_, A_, P_, W, gain, s, D, surprise, PV, core, N=z.shape[1], **sizes(R))
     return out
 
 
@@ -252,7 +345,7 @@ def outputs(R: Tensor, z: Tensor) -> Any:
 
 
 @write_op.register_fake
-def _(R: Tensor, U: Tensor, z: Tensor, noise_var: Tensor) -> Any:
+def _(R: Tensor, U: Tensor, A: Tensor, P: Tensor, z: Tensor, noise_var: Tensor) -> Any:
     return outputs(R, z)
 
 
@@ -260,13 +353,14 @@ def _(R: Tensor, U: Tensor, z: Tensor, noise_var: Tensor) -> Any:
 def backward_op(
     saved: list[Tensor], g_R: Tensor, g_U: Tensor, g_W: Tensor, g_s: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of R, U, z and noise_var (one for each episode)."""
     noise_var, R, U, W, s, A, P, gain, D, surprise, PV, core = saved
-    out = g_R_, g_U_, g_z, g_noise_var = gradients(saved)
-    grads = (x.contiguous() for x in (g_R, g_U, g_W, g_s))
+    out = gradients(saved)
+    grads = (x.contiguous() for x in (g_R, 0.5 * (g_U + g_U.mT), g_W, g_s))
     backward[(len(R),)](
-        R, U, A, P, noise_var, W, gain, s, D, surprise, PV, core, *grads, *out, W.shape[1], **sizes(R)
+        R, U, A, P, noise_var, W, gain, s, D, surprise, PV, core, *grads, *out, N=W.shape[1], **sizes(R)
     )
-    return g_R_, g_U_, g_z, g_noise_var
+    return out
 
 
 def gradients(saved: list[Tensor]) -> Any:
@@ -279,27 +373,40 @@ def _(saved: list[Tensor], g_R: Tensor, g_U: Tensor, g_W: Tensor, g_s: Tensor) -
     return gradients(saved)
 
 
-def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+def save_write(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
     ctx.save_for_backward(inputs[-1], *output)
 
 
-def adjoint(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+def adjoint_of_write(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
     g_R, g_U, g_z, g_noise_var = backward_op(list(ctx.saved_tensors), *grads[:4])
-    return g_R, g_U, g_z, g_noise_var.sum()
+    return g_R, g_U, None, None, g_z, g_noise_var.sum()
 
 
-write_op.register_autograd(adjoint, setup_context=setup_context)
+write_op.register_autograd(adjoint_of_write, setup_context=save_write)
 
 
 def write(
     state: MemoryState, z: Float[Tensor, "B T C"], noise_var: Scalar
 ) -> tuple[MemoryState, Float[Tensor, "B T K"], Float[Tensor, "B T"]]:
     """Write an episode; returns the memory, the weights and the innovation variances s."""
-    R, U, W, s = *state, [], []
-    for Z in z.split(CHUNK, dim=-2) if z.shape[-2] else ():
-        R, U, W_n, s_n, *_ = write_op(R, U, Z, noise_var)
-        W.append(W_n)
-        s.append(s_n)
-    if not W:
+    (R, U), parts = state, []
+    if R.shape[-2] > ROWS or R.shape[-1] > COLUMNS:
+        from . import blocked
+
+        return gram.write(state, z, noise_var, blocked.core)
+    for Z in z.split(gram.CHUNK, dim=-2) if z.shape[-2] else ():
+        P, _, A = invert_op(R.detach(), noise_var.detach())
+        R, U, W, s, *_ = write_op(R, U, A, P, Z, noise_var)
+        parts.append((W, s))
+    if not parts:
         return state, z.new_empty(len(z), 0, R.shape[-2]), z.new_empty(len(z), 0)
-    return MemoryState(R, U), torch.cat(W, dim=1), torch.cat(s, dim=1)
+    W, s = parts[0] if len(parts) == 1 else (torch.cat(x, dim=1) for x in zip(*parts, strict=True))
+    return MemoryState(R, U), W, s
+
+
+def inverse(R: Float[Tensor, "B K C"], noise_var: Scalar) -> tuple[Float[Tensor, "B K K"], Float[Tensor, "B"]]:
+    """(R Rᵀ + noise_var I)⁻¹ and its ln det."""
+    if R.shape[-2] > ROWS:
+        return memory._inverse(memory._ridge(R @ R.mT, noise_var))
+    P, log_det, _ = invert_op(R, noise_var)
+    return P, log_det
