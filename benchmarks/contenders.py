@@ -5,12 +5,12 @@ import itertools
 from typing import NamedTuple
 
 import torch
-from kanerva.step import Step, why_not_captured
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from kanerva import DKM, PRESETS, DataConfig, MemoryState, RunConfig, data, kernels, memory
 from kanerva.distributed import World
+from kanerva.step import Step, why_not_captured
 from kanerva.train import fit, load_images, new_run
 from timing import Work
 

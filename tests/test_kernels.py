@@ -67,6 +67,7 @@ SMALL: list[Size] = [
     ((2,), 5, 7, 0),
     ((2, 1), 3, 17, 4),
     ((), 17, 33, 2),
+    ((), 2, 40, 2),
 ]
 
 EPS = torch.finfo(torch.float32).eps
@@ -217,21 +218,23 @@ def test_float64_is_memory_write(pair: Pair, size: Size) -> None:
 
 
 @functools.cache
-def usual_and_exact(size: Size) -> tuple[Results, Results]:
+def usual_and_exact(size: Size, n: int) -> tuple[Results, Results]:
     # with K > C memory.write solves C×C, which no backend does
     write = by_solving if size[1] > size[2] and size[3] else memory.write
     leaves = inputs(*size)
-    usual = run(by_memory(write=write), leaves, torch.float32, functionals=2)
-    return usual, run(by_memory(), leaves, functionals=2)
+    usual = run(by_memory(write=write), leaves, torch.float32, functionals=n)
+    return usual, run(by_memory(), leaves, functionals=n)
 
 
 def in_float32(pair: Pair, size: Size) -> None:
     name, device = pair
-    found = run(by_kernel(name), inputs(*size), torch.float32, device, functionals=2)
+    # more functionals where there are few numbers to take a norm of, and luck weighs more
+    n = 6 if size[3] < 10 and pair != ("triton", "cpu") else 2
+    found = run(by_kernel(name), inputs(*size), torch.float32, device, n)
     # Σ ln noise_var − ln s has the gradient T/noise_var − Σ 1/s, of which about K/noise_var is left
     floor = 8 * EPS * size[3] / size[1]
     # four times: sums in another order, and single numbers that are right by chance
-    as_good(found, *usual_and_exact(size), 4, floor)
+    as_good(found, *usual_and_exact(size, n), 4, floor)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -248,7 +251,7 @@ def test_triton_is_as_good_as_memory_write(size: Size) -> None:
 
 @interpreted
 def test_triton_crosses_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_module(), "CHUNK", 2)
+    monkeypatch.setattr(gram, "CHUNK", 2)
     in_float32(("triton", "cpu"), ((), 3, 5, 5))
 
 
@@ -315,24 +318,18 @@ def test_only_what_is_asked_for_is_differentiated(pair: Pair) -> None:
     """One leaf at a time, the others constant; and a write that needs no gradient."""
     name, device = pair
     dtype, most = tolerance(name)
-    tensors = inputs((), 3, 4, 1)
+    tensors, mine, theirs = inputs((), 3, 4, 1), by_kernel(name, invert=False), by_memory(invert=False)
     for i in range(5):
         grads = []
-        for function, kind, where in (
-            (by_kernel(name, invert=False), dtype, device),
-            (by_memory(invert=False), torch.float64, "cpu"),
-        ):
-            leaves = [x.to(where, kind) for x in tensors]
+        for function, kind, where in ((mine, dtype, device), (theirs, torch.float64, "cpu")):
+            leaves = [x.to(where, kind, copy=True) for x in tensors]
             leaves[i].requires_grad_()
-            out = function(*leaves)
-            total = sum((x * normal(1, *x.shape)[0].to(x)).sum() for x in out)
+            total = sum((x * normal(*x.shape).to(x)).sum() for x in function(*leaves))
             assert isinstance(total, Tensor)
             grads.append(torch.autograd.grad(total, leaves[i])[0].cpu().double())
         assert error(*grads) <= most
     with torch.no_grad():
-        assert not any(
-            x.requires_grad for x in by_kernel(name, invert=False)(*(x.to(device, dtype) for x in tensors))
-        )
+        assert not any(x.requires_grad for x in mine(*(x.to(device, dtype) for x in tensors)))
 
 
 @pytest.mark.parametrize("pair", EVERY)

@@ -13,6 +13,7 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 import kanerva
 from cases import case, normal
 from kanerva import DKM, CodecConfig, MemoryState, ModelConfig, memory, objective
+from kanerva.codec import Down, Up
 from kanerva.likelihood import LEVEL, Bernoulli, Gaussian, dequantise
 
 SMALL = ModelConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
@@ -155,6 +156,20 @@ def test_every_parameter_gets_a_gradient(config: ModelConfig, weights: str, boun
     terms = m(x, generator()) if bound == "L" else m.online(x, 1, generator())[0]
     objective.loss(terms).backward()
     assert [name for name, p in m.named_parameters() if p.grad is None or not bool(p.grad.abs().sum() > 0)] == []
+
+
+@pytest.mark.parametrize(("before", "after", "height", "width"), [(1, 16, 28, 28), (3, 2, 6, 10), (16, 1, 14, 14)])
+def test_convolutions_as_products_are_convolutions(before: int, after: int, height: int, width: int) -> None:
+    """What a GPU does where there are few channels; values and gradients."""
+    for layer in (Down(before, after), Up(before, after)):
+        layer = layer.double()
+        x = torch.rand(2, before, height, width, dtype=torch.float64, requires_grad=True)
+        wanted, got = layer(x), layer.product(x)
+        torch.testing.assert_close(got, wanted)
+        leaves = (x, layer.weight, layer.bias)
+        direction = torch.rand_like(wanted)
+        gradients = [torch.autograd.grad(y, leaves, direction) for y in (wanted, got)]
+        torch.testing.assert_close(gradients[1], gradients[0])
 
 
 def test_full_weights_are_the_exact_posterior_in_code_space() -> None:

@@ -24,7 +24,7 @@ from kanerva import DataConfig, RunConfig, TrainConfig, checkpoint, storage
 from kanerva.config import from_dict, to_dict
 from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
-from kanerva.step import Step, learning_rate, why_not_captured, step_seed, update_average
+from kanerva.step import Step, learning_rate, step_seed, update_average, why_not_captured
 from kanerva.train import NonFinite, fit, load_images, new_run
 from small import metrics, tiny
 

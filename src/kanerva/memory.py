@@ -280,7 +280,7 @@ def draw_weights_full(
     checks.inverse(inverse, state)
     checks.variance("scale", scale, like=w)
     K, C = state.R.shape[-2:]
-    shape = torch.broadcast_shapes(w.shape[:-2], state.R.shape[:-2]) + (w.shape[-2], K + C)
+    shape = (*torch.broadcast_shapes(w.shape[:-2], state.R.shape[:-2]), w.shape[-2], K + C)
     noise = torch.randn(shape, generator=generator, dtype=w.dtype, device=w.device)
     a = noise_var**0.5 * noise[..., :K] + noise[..., K:] @ state.R.mT
     return w + (scale * noise_var) ** 0.5 * a @ inverse.P

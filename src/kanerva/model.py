@@ -143,7 +143,7 @@ class DKM(nn.Module):
         return kernels.inverse(state, self.noise_var)
 
     def kl_weights(self, w: Float[Tensor, "*b T K"], inverse: Inverse) -> Float[Tensor, "*b T"]:
-        """KL(q(w) ‖ p(w)) for q with mean w and the model's covariance, in the memory of which this is the inverse."""
+        """KL(q(w) ‖ p(w)) for q with mean w and the model's covariance in the memory that `inverse` is of."""
         if self.config.weights == "isotropic":
             return memory.kl_weights(w, self.weight_var)
         return memory.kl_weights_full(w, inverse, self.noise_var, self.weight_var)

@@ -5,8 +5,8 @@
     gram        plain PyTorch in Gram space, on any device
     reference   memory.write itself: any device, dtype, iterations and block; differentiable any number of times
 
-This file is the one place where a backend is chosen: `choose` says which one and why, and `kanerva info` and the log of
-a training run repeat it.
+This file is the one place where a backend is chosen: `choose` says which one and why, and `kanerva info` and the
+log of a training run repeat it.
 """
 
 import functools
@@ -30,7 +30,7 @@ BACKENDS = ("triton", "cpu", "gram", "reference")
 
 
 class Written(NamedTuple):
-    """What a write leaves: the memory and its weights, and what KL(M) and reads need, so that they factor nothing."""
+    """What a write leaves: memory and weights, and what KL(M) and reads need, so that they factor nothing."""
 
     state: MemoryState
     w: Float[Tensor, "*b T K"]
@@ -150,7 +150,8 @@ def job(state: MemoryState, z: Tensor, iterations: int = 1, block: int = 1) -> J
     """The job of writing z into a memory."""
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     plain = not (wrapped(z) or wrapped(state.R)) and 0 not in (*z.shape[:-2], *state.R.shape[:-2])
-    return Job(z.device.type, z.dtype, *state.R.shape[-2:], iterations, block, plain)
+    rows, code = state.R.shape[-2:]
+    return Job(z.device.type, z.dtype, rows, code, iterations, block, plain)
 
 
 def _write(

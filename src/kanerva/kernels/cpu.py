@@ -1,9 +1,9 @@
 """The core of the write, and its adjoint, as one fused loop over the codes of a chunk, compiled by Numba for CPUs.
 
-The mathematics is that of gram.plain, the adjoint that of README.md; the letters are theirs. Episodes are shared out
-over torch.get_num_threads() threads. Every matrix that is multiplied by a vector is symmetric, so M x is a sum of
-rows of M and all inner loops run along memory. The backward pass walks the states back by undoing each rank-one or
-rank-two change: a write keeps O(K + N) numbers a code, and no states but the last of a chunk.
+The mathematics is that of gram.plain, the adjoint that of README.md; the letters are theirs. Episodes are shared
+out over torch.get_num_threads() threads. The K×K matrices are symmetric, so M x is a sum of rows of M, and inner
+loops run along memory. The backward pass walks the states back by undoing each rank-one or rank-two change: a write
+keeps O(K + N) numbers a code, and no states but the last of a chunk.
 """
 
 import functools

@@ -52,7 +52,7 @@ def plain(
     P = memory._inverse(memory._ridge(G, noise_var).detach()).P
     steps = []
     for t in range(Y.shape[-1]):
-        w = Solve.apply(G, noise_var, X[..., :1], P)
+        w = Solve.apply(G, noise_var, X[..., :1], P)  # type: ignore[no-untyped-call]
         c = U @ w
         s = (w.mT @ c) + noise_var
         k = c / s

@@ -1,8 +1,8 @@
 """The write, and its adjoint, as one Triton program per episode that keeps the whole memory in registers.
 
 The letters are those of README.md beside this file. A chunk of codes is one launch each way. R, U, A = R Rᵀ +
-noise_var I and its inverse P stay on chip; a step leaves O(K + C) numbers, and the backward pass walks the states back
-by undoing each rank-one or rank-two change. All arithmetic is true float32.
+noise_var I and its inverse P stay on chip; a step leaves O(K + C) numbers, and the backward pass walks the states
+back by undoing each rank-one or rank-two change. All arithmetic is true float32.
 """
 
 import inspect
@@ -31,8 +31,8 @@ def kernel(function: Any) -> Any:
 
 # Every matrix is held as [B, n, B]: B rows, and n blocks of B columns, n = 1 for K×K. So all of them lie over the
 # threads in the same way, with the rows shared out over warps; a vector along rows has shape [B], one along columns
-# [n, B], and to move one from rows to columns is what warps have to meet for. Codes and records are loaded and stored
-# as matrices of equal rows, for which they need not.
+# [n, B], and to move one from rows to columns is what warps have to meet for. Codes and records are loaded and
+# stored as matrices of equal rows, for which they need not.
 
 
 @kernel
@@ -88,35 +88,38 @@ def places(count: tl.constexpr, B: tl.constexpr):
 
 
 @kernel
-def invert(
-    R, noise_var, A_out, P_out, log_det_out, K: tl.constexpr, C: tl.constexpr, B: tl.constexpr, WIDE: tl.constexpr
-):
+def invert(R, noise_var, A_out, P_out, log_det_out, K: tl.constexpr, C: tl.constexpr, B: tl.constexpr):
     """A = R Rᵀ + noise_var I, P = A⁻¹ and ln det P. An A that is not positive definite gives NaN.
 
-    Symmetric sweeps of A scaled to a diagonal of ones. Sweeping row a with pivot d would be A − a aᵀ/d, then a/d in its
-    row and column and −1/d where they cross; with a_t = d − 1 the first does it all, but for 2 on the diagonal.
+    Symmetric sweeps of A scaled to a diagonal of ones. Sweeping row a with pivot d would be A − a aᵀ/d, then a/d in
+    its row and column and −1/d where they cross; with a_t = d − 1 the first does it all, but for 2 on the diagonal.
     """
     e = tl.program_id(0).to(tl.int64)
-    i = tl.arange(0, B)
+    i, j = tl.arange(0, B), tl.arange(0, 32)
     rows, eye = i < K, i[:, None] == i[None, :]
     KK, in_KK = e * K * K + i[:, None] * K + i[None, :], rows[:, None] & rows[None, :]
+    part_at, in_part = R + e * K * C + i[:, None] * C + j[None, :], rows[:, None] & (j < C)[None, :]
     A = tl.zeros((B, B), tl.float32)
-    for start in range(0, C, WIDE):
-        j = start + tl.arange(0, WIDE)
-        part = tl.load(R + e * K * C + i[:, None] * C + j[None, :], rows[:, None] & (j < C)[None, :], 0.0)
+    part = tl.load(part_at, in_part, 0.0)
+    for start in range(32, C + 32, 32):
+        following = tl.load(part_at + start, rows[:, None] & (start + j < C)[None, :], 0.0)
         A += tl.dot(part, tl.trans(part), input_precision="ieee")
+        part = following
     A += tl.where(eye, tl.where(rows, tl.load(noise_var), 1.0)[:, None], 0.0)
     tl.store(A_out + KK, A, in_KK)
     diagonal = tl.sum(tl.where(eye, A, 0.0), axis=0)
     scale = 1 / tl.sqrt(diagonal)
     A *= scale[:, None] * scale[None, :]
     log_det = tl.sum(tl.log(diagonal), axis=0)
+    # the diagonal is carried apart as well, so that a pivot need not wait for its row
+    diagonal *= scale * scale
     for t in range(K):
         a = tl.sum(tl.where(i[:, None] == t, A, 0.0), axis=0)
-        d = tl.sum(tl.where(i == t, a, 0.0), axis=0)
+        d = tl.sum(tl.where(i == t, diagonal, 0.0), axis=0)
         d = tl.where(d > 0, d, float("nan"))
         log_det += tl.log(d)
         a = tl.where(i == t, d - 1, a)
+        diagonal -= a * (a / d)
         A -= a[:, None] * (a / d)[None, :]
     P = (tl.where(eye, 2.0, 0.0) - A) * (scale[:, None] * scale[None, :])
     tl.store(P_out + KK, P, in_KK)
@@ -153,7 +156,7 @@ def forward(
     rows, columns = i_ < K, j < C
     KK, KC = e * K * K + (i * K)[:, None, None] + i_[None, :, :], e * K * C + (i * C)[:, None, None] + j[None, :, :]
     in_KK, in_KC = (i < K)[:, None, None] & rows[None, :, :], (i < K)[:, None, None] & columns[None, :, :]
-    eye, first = i[:, None, None] == i_[None, :, :], (i == 0)[:, None, None]
+    first = (i == 0)[:, None, None]
     noise_var = tl.load(noise_var_)
     R = tl.load(R_in + KC, in_KC, 0.0)
     U = tl.load(U_in + KK, in_KK, 0.0)
@@ -239,6 +242,9 @@ def backward(
     noise_var = tl.load(noise_var_)
     R, g_R = tl.load(R_in + KC, in_KC, 0.0), tl.load(g_R_in + KC, in_KC, 0.0)
     U, g_U = tl.load(U_in + KK, in_KK, 0.0), tl.load(g_U_in + KK, in_KK, 0.0)
+    # U is symmetric, and its gradient is taken to be
+    transposed = e * K * K + i[:, None, None] + (i_ * K)[None, :, :]
+    g_U = 0.5 * (g_U + tl.load(g_U_in + transposed, in_KK, 0.0))
     A, P = tl.load(A_in + KK, in_KK, 0.0), tl.load(P_in + KK, in_KK, 0.0)
     g_noise, vw = 0.0, tl.zeros((B,), tl.float32)
     at = e * N + N - 1
@@ -281,13 +287,13 @@ def backward(
     tl.store(g_noise_var + e, g_noise - tl.sum(vw, axis=0))
 
 
-def sizes(R: Tensor) -> dict[str, int]:
+def sizes(R: Tensor, few: int = 4) -> dict[str, int]:
     """The sizes that a kernel is compiled for, padded to powers of two, and its warps."""
     K, C = R.shape[-2:]
     B = max(16, triton.next_power_of_2(K))
     blocks = triton.next_power_of_2(triton.cdiv(C, B))
-    # four warps are fastest alone, two when a GPU is full; a large memory needs the registers of eight
-    warps = 8 if B * B * blocks > 4096 else 4 if len(R) <= 512 else 2
+    # four warps are fastest alone, `few` on a full GPU; a large memory needs the registers of eight
+    warps = 8 if B * B * blocks > 4096 else 4 if len(R) <= 512 else few
     return {"K": K, "C": C, "B": B, "blocks": blocks, "num_warps": warps}
 
 
@@ -297,8 +303,7 @@ def invert_op(R: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     P, log_det, A = out = inverses(R)
     K, C, B = (sizes(R)[name] for name in ("K", "C", "B"))
     # one warp need not wait for others
-    wide = max(16, min(128, triton.next_power_of_2(C)))
-    invert[(len(R),)](R.contiguous(), noise_var, A, P, log_det, K, C, B, wide, num_warps=1 if B <= 32 else 4)
+    invert[(len(R),)](R.contiguous(), noise_var, A, P, log_det, K, C, B, num_warps=1 if B <= 32 else 4)
     return out
 
 
@@ -334,7 +339,7 @@ def write_op(
     out = outputs(R, z)
     R_, U_, W, s, A_, P_, gain, D, surprise, PV, core = out
     ins = (x.contiguous() for x in (R, U, A, P, z, noise_var))
-    forward[(len(R),)](*ins, R_, U_, A_, P_, W, gain, s, D, surprise, PV, core, N=z.shape[1], **sizes(R))
+    forward[(len(R),)](*ins, R_, U_, A_, P_, W, gain, s, D, surprise, PV, core, N=z.shape[1], **sizes(R, few=2))
     return out
 
 
@@ -356,7 +361,7 @@ def backward_op(
     """The gradients of R, U, z and noise_var (one for each episode)."""
     noise_var, R, U, W, s, A, P, gain, D, surprise, PV, core = saved
     out = gradients(saved)
-    grads = (x.contiguous() for x in (g_R, 0.5 * (g_U + g_U.mT), g_W, g_s))
+    grads = (x.contiguous() for x in (g_R, g_U, g_W, g_s))
     backward[(len(R),)](
         R, U, A, P, noise_var, W, gain, s, D, surprise, PV, core, *grads, *out, N=W.shape[1], **sizes(R)
     )
