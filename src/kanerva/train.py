@@ -114,7 +114,7 @@ def how(config: TrainConfig, world: World) -> tuple[str, bool]:
     precision = config.precision
     if precision == "auto":
         precision = "bfloat16" if gpu and torch.cuda.is_bf16_supported() else "float32"
-    compiled = config.compile == "yes" or (config.compile == "auto" and gpu and kernels.compiler_at_hand())
+    compiled = config.compile == "yes" or (config.compile == "auto" and gpu and kernels.C_COMPILER)
     return precision, compiled
 
 

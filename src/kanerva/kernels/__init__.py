@@ -9,7 +9,6 @@ This file is the one place where a backend is chosen: `choose` says which one an
 log of a training run repeat it.
 """
 
-import functools
 import importlib.util
 import math
 import os
@@ -24,9 +23,14 @@ from torch import Tensor
 from .. import checks, memory
 from ..checks import full_precision
 from ..memory import Inverse, MemoryState, Variance
+from . import gram
 
 # In the order in which auto tries them.
 BACKENDS = ("triton", "cpu", "gram", "reference")
+
+NUMBA, TRITON = (importlib.util.find_spec(name) is not None for name in ("numba", "triton"))
+# Triton and torch.compile build their launchers with the system's C compiler.
+C_COMPILER = any(map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))))
 
 
 class Written(NamedTuple):
@@ -94,7 +98,7 @@ def write_and_invert(
 def inverse(state: MemoryState, noise_var: Variance, backend: str = "auto") -> Inverse:
     """`memory.inverse`, by the sweeps of a backend that has them."""
     checks.inputs(state, noise_var=noise_var, uses_U=False)
-    return _inverse(state, noise_var, choose(job(state, state.R), backend)[0])
+    return _inverse(state, noise_var, choose(job(state, state.R, noise_var), backend)[0])
 
 
 def choose(what: Job, backend: str = "auto") -> tuple[str, str]:
@@ -107,10 +111,11 @@ def choose(what: Job, backend: str = "auto") -> tuple[str, str]:
             raise ValueError(f"backend: {backend} cannot be used here, {reason}; 'auto' takes one that can")
         return backend, "named"
     reasons = {name: obstacle(name, what) for name in BACKENDS}
-    if what.device == "cpu":
+    if what.device != "cuda":
         reasons["triton"] = reasons["triton"] or "it is only interpreted here"
     if what.rows > what.code:
-        reasons["gram"] = reasons["gram"] or "for K > C the reference solves C×C, which is smaller and more exact"
+        exact = "for K > C the reference solves C×C, which is far more exact"
+        reasons |= {name: reasons[name] or exact for name in BACKENDS[:-1]}
     name = next(name for name, reason in reasons.items() if reason is None)
     before = [f"{other}: {reasons[other]}" for other in BACKENDS[: BACKENDS.index(name)]]
     return name, f"not {'; not '.join(before)}" if before else "the fastest"
@@ -127,13 +132,13 @@ def obstacle(backend: str, what: Job) -> str | None:
     if backend == "cpu":
         if what.device != "cpu":
             return f"the memory is on {what.device}"
-        return None if _installed("numba") else "numba is not installed"
+        return None if NUMBA else "numba is not installed"
     if backend == "triton":
-        if not _installed("triton"):
+        if not TRITON:
             return "triton is not installed"
         if what.device != "cuda" and not _interpreting():
             return f"the memory is on {what.device}"
-        if what.device == "cuda" and not compiler_at_hand():
+        if what.device == "cuda" and not C_COMPILER:
             return "it needs a C compiler (cc, gcc or clang, or what $CC names), and there is none"
         return None if what.dtype == torch.float32 else f"it computes in float32, not {what.dtype}"
     return None
@@ -143,14 +148,18 @@ def why_not(
     backend: str, state: MemoryState, z: Float[Tensor, "*#b T C"], iterations: int = 1, block: int = 1
 ) -> str | None:
     """What keeps a backend from writing these tensors; None if nothing does."""
-    return obstacle(backend, job(state, z, iterations, block))
+    return obstacle(backend, job(state, z, iterations=iterations, block=block))
 
 
-def job(state: MemoryState, z: Tensor, iterations: int = 1, block: int = 1) -> Job:
+def job(
+    state: MemoryState, z: Tensor, noise_var: Variance | None = None, iterations: int = 1, block: int = 1
+) -> Job:
     """The job of writing z into a memory."""
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    plain = not (wrapped(z) or wrapped(state.R)) and 0 not in (*z.shape[:-2], *state.R.shape[:-2])
     rows, code = state.R.shape[-2:]
+    plain = 0 not in (*z.shape[:-2], *state.R.shape[:-2])
+    if not torch.compiler.is_compiling():  # which cannot trace the question, and need not
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+        plain &= not any(isinstance(x, Tensor) and wrapped(x) for x in (*state, z, noise_var))
     return Job(z.device.type, z.dtype, rows, code, iterations, block, plain)
 
 
@@ -161,7 +170,7 @@ def _write(
     checks.inputs(state, z=z, noise_var=noise_var)
     checks.count("iterations", iterations)
     checks.count("block", block)
-    name = choose(job(state, z, iterations, block), backend)[0]
+    name = choose(job(state, z, noise_var, iterations, block), backend)[0]
     if name == "reference":
         return name, *memory.write(state, z, noise_var, iterations, block), None
     state = memory._broadcast(state, z)
@@ -195,18 +204,15 @@ def _scalar(value: Variance, like: Tensor) -> Float[Tensor, ""]:
 
 def _module(name: str) -> ModuleType:
     """Numba and Triton are imported when they are first used."""
-    return importlib.import_module(f".{name}", __name__)
+    if name == "triton":
+        from . import triton
 
+        return triton
+    if name == "cpu":
+        from . import cpu
 
-@functools.cache
-def _installed(name: str) -> bool:
-    return importlib.util.find_spec(name) is not None
-
-
-@functools.cache
-def compiler_at_hand() -> bool:
-    """Triton and torch.compile build their launchers with the system's C compiler."""
-    return any(map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))))
+        return cpu
+    return gram
 
 
 def _interpreting() -> bool:

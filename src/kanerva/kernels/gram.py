@@ -17,8 +17,9 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from .. import memory
 from ..memory import MemoryState
 
-# Codes between two refreshes of G and of the inverse: more would let rounding grow, fewer are more products.
-CHUNK = 64
+# Codes between two refreshes of G and of the inverse: more would let rounding grow, fewer are more products. They
+# are few for K > C, where A is noise_var alone in K − C dimensions and rounding grows with every code.
+CHUNK, SHORT_CHUNK = 64, 2
 
 Scalar = Float[Tensor, ""]
 # (G, X, Y, U, noise_var) → (W, k, s, U)
@@ -30,7 +31,7 @@ def write(
 ) -> tuple[MemoryState, Float[Tensor, "B T K"], Float[Tensor, "B T"]]:
     """Write an episode; returns the memory, the weights and the innovation variances s."""
     (R, U), parts = state, []
-    for Z in z.split(CHUNK, dim=-2) if z.shape[-2] else ():
+    for Z in chunks(z, R):
         W, k, s, U = (core or plain)(R @ R.mT, R @ Z.mT, Z @ Z.mT, U, noise_var)
         delta = torch.linalg.solve_triangular(torch.tril(W @ k.mT, -1), Z - W @ R, upper=False, unitriangular=True)
         R = torch.baddbmm(R, k.mT, delta)
@@ -39,6 +40,12 @@ def write(
         return state, z.new_empty(z.shape[0], 0, R.shape[-2]), z.new_empty(z.shape[0], 0)
     W, s = (torch.cat(x, dim=1) for x in zip(*parts, strict=True))
     return MemoryState(R, U), W, s
+
+
+def chunks(z: Float[Tensor, "B T C"], R: Float[Tensor, "B K C"]) -> tuple[Float[Tensor, "B N C"], ...]:
+    """Cut an episode into what is written between two refreshes."""
+    size = CHUNK if R.shape[-2] <= R.shape[-1] else SHORT_CHUNK
+    return z.split(size, dim=-2) if z.shape[-2] else ()
 
 
 def plain(

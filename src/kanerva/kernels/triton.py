@@ -399,7 +399,7 @@ def write(
         from . import blocked
 
         return gram.write(state, z, noise_var, blocked.core)
-    for Z in z.split(gram.CHUNK, dim=-2) if z.shape[-2] else ():
+    for Z in gram.chunks(z, R):
         P, _, A = invert_op(R.detach(), noise_var.detach())
         R, U, W, s, *_ = write_op(R, U, A, P, Z, noise_var)
         parts.append((W, s))
