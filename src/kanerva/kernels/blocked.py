@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from .. import memory
+from . import gram
 from .triton import kernel
 
 # Numbers in one tile, a power of two: more hide latency better, but must fit into the registers of eight warps.
@@ -408,12 +409,16 @@ def _(saved: list[Tensor], g_W: Tensor, g_gain: Tensor, g_s: Tensor, g_U: Tensor
     return *(torch.empty_like(x) for x in (G, X, D, U)), s.new_empty(len(s))
 
 
+backward_op.register_autograd(gram.refuse)
+
+
 def save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)  # most outputs are for the adjoint alone
     ctx.save_for_backward(inputs[-1], *output)
 
 
-def adjoint(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-    *out, g_noise_var = backward_op(list(ctx.saved_tensors), *grads[:4])
+def adjoint(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
+    *out, g_noise_var = backward_op(list(ctx.saved_tensors), *gram.given(grads[:4], ctx.saved_tensors[1:5]))
     return *out, g_noise_var.sum()
 
 

@@ -333,12 +333,16 @@ def _(saved: list[Tensor], g_W: Tensor, g_gain: Tensor, g_s: Tensor, g_U: Tensor
     return tuple(torch.empty_like(x) for x in (G, X, D, U, noise_var))
 
 
+backward_op.register_autograd(gram.refuse)
+
+
 def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)  # most outputs are for the adjoint alone
     ctx.save_for_backward(inputs[-1], *output)
 
 
-def adjoint(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-    return backward_op(list(ctx.saved_tensors), *grads[:4])
+def adjoint(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
+    return backward_op(list(ctx.saved_tensors), *gram.given(grads[:4], ctx.saved_tensors[1:5]))
 
 
 core_op.register_autograd(adjoint, setup_context=setup_context)

@@ -7,7 +7,7 @@ A chunk of N codes is written in three moves (derivation: README.md beside this 
 `core` here is plain PyTorch, for any device; cpu.py and triton.py bring faster ones of the same signature.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -46,6 +46,18 @@ def chunks(z: Float[Tensor, "B T C"], R: Float[Tensor, "B K C"]) -> tuple[Float[
     """Cut an episode into what is written between two refreshes."""
     size = CHUNK if R.shape[-2] <= R.shape[-1] else SHORT_CHUNK
     return z.split(size, dim=-2) if z.shape[-2] else ()
+
+
+def given(grads: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients of outputs, zero where nothing came in; a kernel wants them all."""
+    return [torch.zeros_like(x) if g is None else g for g, x in zip(grads, outputs, strict=True)]
+
+
+def refuse(ctx: FunctionCtx, *grads: Tensor) -> None:
+    """The adjoint of an adjoint."""
+    raise RuntimeError(
+        "kernels: the fast writes can be differentiated once; backend='reference' any number of times"
+    )
 
 
 def plain(

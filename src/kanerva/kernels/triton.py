@@ -378,12 +378,18 @@ def _(saved: list[Tensor], g_R: Tensor, g_U: Tensor, g_W: Tensor, g_s: Tensor) -
     return gradients(saved)
 
 
+backward_op.register_autograd(gram.refuse)
+
+
 def save_write(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)  # most outputs are for the adjoint alone
     ctx.save_for_backward(inputs[-1], *output)
 
 
-def adjoint_of_write(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-    g_R, g_U, g_z, g_noise_var = backward_op(list(ctx.saved_tensors), *grads[:4])
+def adjoint_of_write(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+    g_R, g_U, g_z, g_noise_var = backward_op(
+        list(ctx.saved_tensors), *gram.given(grads[:4], ctx.saved_tensors[1:5])
+    )
     return g_R, g_U, None, None, g_z, g_noise_var.sum()
 
 
