@@ -414,7 +414,7 @@ def hard_case(pair: Pair, kind: str, T: int, batch: int) -> None:
     leaves = hard(kind, T, batch)
     exact, usual = run(by_memory(False), leaves), run(by_memory(False, by_solving), leaves, torch.float32)
     # six times: in so hard a case the rounding of one step decides, and every order of summation has its own luck;
-    # twelve for K > C, where the gradient of noise_var, a single number, is wrong in the third digit for all of them
+    # twelve for K > C, where the gradient of noise_var, a single number, is wrong in its third digit for all
     factor = 12 if "K > C" in kind else 6
     as_good(run(by_kernel(name, invert=False), leaves, torch.float32, device), usual, exact, factor)
 
