@@ -413,10 +413,9 @@ def hard_case(pair: Pair, kind: str, T: int, batch: int) -> None:
     name, device = pair
     leaves = hard(kind, T, batch)
     exact, usual = run(by_memory(False), leaves), run(by_memory(False, by_solving), leaves, torch.float32)
-    # six times: in so hard a case the rounding of one step decides, and every order of summation has its own luck;
-    # twelve for K > C, where the gradient of noise_var, a single number, is wrong in its third digit for all
-    factor = 12 if "K > C" in kind else 6
-    as_good(run(by_kernel(name, invert=False), leaves, torch.float32, device), usual, exact, factor)
+    # ten times: in so hard a case the rounding of one step decides, and every order of summation has its own luck
+    # (three ways to write one line of gram.py gave 3, 5 and 8)
+    as_good(run(by_kernel(name, invert=False), leaves, torch.float32, device), usual, exact, 10)
 
 
 # what a kernel may not do
@@ -532,12 +531,12 @@ def test_threads_do_not_show(threads: Callable[[int], None]) -> None:
     c = case((5,), 9, 7, 20)
     R, z, found = c.state.R, c.z, []
     leaves = inputs((5,), 9, 7, 20)
-    G, X, Y = R @ R.mT, R @ z.mT, z @ z.mT
+    V = torch.cat([R, z], dim=-2)
     for n in (1, 2, 3):
         threads(n)
-        out = cpu_module().core_op(G, X, Y, c.state.U, c.noise_var)
+        out = cpu_module().core_op(V @ V.mT, c.state.U, c.noise_var)
         back = cpu_module().backward_op([c.noise_var, *out], *(normal(*x.shape) for x in out[:4]))
-        found.append((*out, *back, *cpu_module().invert_op(G + torch.eye(9))))
+        found.append((*out, *back, *cpu_module().invert_op(R @ R.mT + torch.eye(9))))
         same(run(by_kernel("cpu"), leaves), run(by_memory(), leaves), EXACT)
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True))
@@ -730,7 +729,8 @@ def check_op(module: ModuleType, op: str, *arguments: Any) -> None:
 def test_operators_of_cpu(no_shape_checks: None) -> None:
     c = case((2,), 3, 5, 4)
     R, U, z, noise_var = (x.clone().requires_grad_() for x in (*c.state, c.z, c.noise_var))
-    arguments = [x.detach().requires_grad_() for x in (R @ R.mT, R @ z.mT, z @ z.mT, U, noise_var)]
+    V = torch.cat([R, z], dim=-2)
+    arguments = [x.detach().requires_grad_() for x in (V @ V.mT, U, noise_var)]
     module = cpu_module()
     check_op(module, "core_op", *arguments)
     check_op(module, "core_op", *(x.detach().float() for x in arguments))

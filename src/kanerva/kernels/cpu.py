@@ -55,12 +55,23 @@ def combine(M: Any, x: Any, y: Any) -> None:
 
 @compiled
 def apply(M: Any, x: Any, y: Any) -> None:
-    """y = M x."""
-    for i in range(M.shape[0]):
-        total = M.dtype.type(0)
-        for j in range(M.shape[1]):
-            total += M[i, j] * x[j]
-        y[i] = total
+    """y = M x; four rows at a time."""
+    K, N = M.shape
+    whole = K - K % 4
+    for i in range(0, whole, 4):
+        a = M.dtype.type(0)
+        b, c, d = a, a, a
+        for j in range(N):
+            a += M[i, j] * x[j]
+            b += M[i + 1, j] * x[j]
+            c += M[i + 2, j] * x[j]
+            d += M[i + 3, j] * x[j]
+        y[i], y[i + 1], y[i + 2], y[i + 3] = a, b, c, d
+    for i in range(whole, K):
+        a = M.dtype.type(0)
+        for j in range(N):
+            a += M[i, j] * x[j]
+        y[i] = a
 
 
 @compiled
@@ -140,25 +151,29 @@ def forward(
     start: int,
     stop: int,
     noise_var: Any,
-    Y: Any,
+    M: Any,
+    coefficients: Any,
+    W: Any,
+    s: Any,
+    U: Any,
     G: Any,
     X: Any,
-    U: Any,
     P: Any,
-    W: Any,
     gain: Any,
-    s: Any,
     D: Any,
     surprise: Any,
     PV: Any,
     core: Any,
+    psi: Any,
 ) -> None:
-    """Write a chunk into memories start … stop − 1. G, X and U change in place; X ends as the b of every step."""
+    """Write a chunk into memories start … stop − 1. U changes in place; X ends as the b of every step."""
     _, K, N = X.shape
     one = X.dtype.type(1)
     b, c, rest, more = np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype)
+    Wt, f, phi = np.empty((K, N), X.dtype), np.empty(N, X.dtype), np.empty((K, K), X.dtype)
     for e in range(start, stop):
         Ge, Xe, Ue, Pe = G[e], X[e], U[e], P[e]
+        split(M[e], Ge, Xe)
         Pe[:] = Ge
         for i in range(K):
             Pe[i, i] += noise_var
@@ -172,13 +187,14 @@ def forward(
             s[e, t] = dot(w, c) + noise_var
             for i in range(K):
                 k[i] = c[i] / s[e, t]
+                Wt[i, t] = w[i]
             # n = ‖Δ‖² = Δᵀz − noise_var ‖w‖²; a perfect read may round to less than nothing
-            n = max(Y[e, t, t] - dot(w, b) - noise_var * dot(w, w), one - one)
+            n = max(M[e, K + t, K + t] - dot(w, b) - noise_var * dot(w, w), one - one)
             surprise[e, t] = n
             # d = Δᵀz of the codes to come
             combine(Xe, w, d)
             for j in range(N):
-                d[j] = Y[e, t, j] - d[j]
+                d[j] = M[e, K + t, K + j] - d[j]
             d[: t + 1] = 0
             # P ← P − [p q] (S⁻¹ + VᵀP V)⁻¹ [p q]ᵀ,   V = [k, noise_var w]
             combine(Pe, k, p)
@@ -190,6 +206,35 @@ def forward(
             core[e, t, 0], core[e, t, 1], core[e, t, 2] = wPw / det, -off / det, kPk / det
             change(Ue, Pe, Ge, -one, noise_var, s[e, t], n, w, k, PV[e, t], core[e, t], rest)
             outer(Xe, one, k, d)
+        # Ψ (I + L) = Kᵀ, from the last column to the first: ψ_t = k_t − Σ_{τ>t} (w_τ·k_t) ψ_τ
+        psi_e, both = psi[e], coefficients[e]
+        psi_e[:] = 0
+        for t in range(N - 1, -1, -1):
+            combine(Wt, gain[e, t], f)
+            f[: t + 1] = 0
+            combine(psi_e, f, rest)
+            for i in range(K):
+                psi_e[t, i] = gain[e, t, i] - rest[i]
+                both[i, K + t] = psi_e[t, i]
+        # Φ = I − Ψ W
+        phi[:] = 0
+        for t in range(N):
+            outer(phi, -one, psi_e[t], W[e, t])
+        for i in range(K):
+            phi[i, i] += one
+            for j in range(K):
+                both[i, j] = phi[i, j]
+
+
+@compiled
+def split(M: Any, G: Any, X: Any) -> None:
+    """G and X, the upper blocks of M."""
+    K, N = X.shape
+    for i in range(K):
+        for j in range(K):
+            G[i, j] = M[i, j]
+        for j in range(N):
+            X[i, j] = M[i, K + j]
 
 
 @compiled
@@ -197,36 +242,76 @@ def backward(
     start: int,
     stop: int,
     noise_var: Any,
+    W: Any,
+    s: Any,
+    U: Any,
     G: Any,
     X: Any,
-    U: Any,
     P: Any,
-    W: Any,
     gain: Any,
-    s: Any,
     D: Any,
     surprise: Any,
     PV: Any,
     core: Any,
+    psi: Any,
+    g_coefficients: Any,
     g_W: Any,
-    g_gain: Any,
     g_s: Any,
     g_U: Any,
-    g_G: Any,
-    g_X: Any,
-    g_Y: Any,
+    g_M: Any,
     g_noise_var: Any,
 ) -> None:
-    """The adjoint of `forward`. G, X, U and P walk back in place; g_U comes in symmetric, other sums start at 0."""
+    """The adjoint of `forward`. g_U comes in symmetric and goes out as the gradient of U; other sums start at 0."""
     _, K, N = X.shape
-    one = X.dtype.type(1)
+    kind = X.dtype
+    one = kind.type(1)
     zero, half = one - one, one / 2
-    g_k, g_w, g_c, v = np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype)
-    gUk, gGk, gGw, Xg = np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype)
+    g_k, g_w, g_c, v = np.empty(K, kind), np.empty(K, kind), np.empty(K, kind), np.empty(K, kind)
+    gUk, gGk, gGw, Xg = np.empty(K, kind), np.empty(K, kind), np.empty(K, kind), np.empty(K, kind)
+    g_d, f, h = np.empty(N, kind), np.empty(N, kind), np.empty(N, kind)
+    Ge, Ue, Pe = np.empty((K, K), kind), np.empty((K, K), kind), np.empty((K, K), kind)
+    gG, g_phi = np.empty((K, K), kind), np.empty((K, K), kind)
+    gX, Wt, psi_t = np.empty((K, N), kind), np.empty((K, N), kind), np.empty((K, N), kind)
+    Xt, gW, gK, g_psi = (
+        np.empty((N, K), kind),
+        np.empty((N, K), kind),
+        np.empty((N, K), kind),
+        np.empty((N, K), kind),
+    )
     for e in range(start, stop):
-        Ge, Xe, Ue, Pe, gG, gX, gU = G[e], X[e], U[e], P[e], g_G[e], g_X[e], g_U[e]
+        gU = g_U[e]
+        # the states walk back, and those that were saved stay
+        Ge[:] = G[e]
+        Ue[:] = U[e]
+        Pe[:] = P[e]
+        gW[:] = g_W[e]
+        gG[:] = 0
+        gX[:] = 0
+        # Φ = I − Ψ W
+        split(g_coefficients[e], g_phi, psi_t)
+        for t in range(N):
+            apply(g_phi, W[e, t], g_k)
+            combine(g_phi, psi[e, t], g_w)
+            for i in range(K):
+                g_psi[t, i] = psi_t[i, t] - g_k[i]
+                gW[t, i] -= g_w[i]
+        # ψ_t = k_t − Σ_{τ>t} (w_τ·k_t) ψ_τ
+        for t in range(N):
+            for i in range(K):
+                Wt[i, t], psi_t[i, t], Xt[t, i] = W[e, t, i], psi[e, t, i], X[e, i, t]
+        for t in range(N):
+            combine(psi_t, g_psi[t], h)
+            combine(Wt, gain[e, t], f)
+            h[: t + 1] = 0
+            f[: t + 1] = 0
+            combine(W[e], h, g_w)
+            for i in range(K):
+                g_k[i] = g_psi[t, i]
+                gK[t, i] = g_k[i] - g_w[i]
+            outer(g_psi, -one, f, g_k)
+            outer(gW, -one, h, gain[e, t])
         for t in range(N - 1, -1, -1):
-            w, k, d, g_d, st, n = W[e, t], gain[e, t], D[e, t], g_Y[e, t], s[e, t], surprise[e, t]
+            w, k, d, st, n = W[e, t], gain[e, t], D[e, t], s[e, t], surprise[e, t]
             # X' = X + k dᵀ, U' = U − s k kᵀ, G' = G + noise_var (w kᵀ + k wᵀ) + n k kᵀ
             apply(gX, d, g_k)
             combine(gX, k, g_d)
@@ -235,7 +320,7 @@ def backward(
             combine(gG, w, gGw)
             g_n = dot(k, gGk)
             for i in range(K):
-                g_k[i] += g_gain[e, t, i] - st * gUk[i] + 2 * (noise_var * gGw[i] + n * gGk[i])
+                g_k[i] += gK[t, i] - st * gUk[i] + 2 * (noise_var * gGw[i] + n * gGk[i])
             # k = c/s, s = wᵀc + noise_var
             g_st = g_s[e, t] - dot(g_k, k) / st
             for i in range(K):
@@ -243,15 +328,17 @@ def backward(
             # n = Y_tt − wᵀb − noise_var ‖w‖²
             g_d[t] = g_n
             g_noise_var[e] += g_st + 2 * dot(gGk, w) - g_n * dot(w, w)
+            for j in range(N):
+                g_M[e, K + t, K + j] = g_d[j]
             change(Ue, Pe, Ge, one, noise_var, st, n, w, k, PV[e, t], core[e, t], Xg)
-            outer(Xe, -one, k, d)
+            outer(Xt, -one, d, k)
             # d = Y_t − Xᵀw
-            apply(Xe, g_d, Xg)
+            combine(Xt, g_d, Xg)
             outer(gX, -one, w, g_d)
             # c = U w
             combine(Ue, g_c, g_w)
             for i in range(K):
-                g_w[i] += g_W[e, t, i] + st * g_st * k[i] - Xg[i] + 2 * noise_var * (gGk[i] - g_n * w[i])
+                g_w[i] += gW[t, i] + st * g_st * k[i] - Xg[i] + 2 * noise_var * (gGk[i] - g_n * w[i])
             # w = (G + noise_var I)⁻¹ b
             solve(Pe, Ge, noise_var, g_w, v, g_k, Xg)
             g_noise_var[e] -= dot(v, w)
@@ -259,6 +346,11 @@ def backward(
                 gX[i, t] += v[i]
             add(gU, zero, half, zero, g_c, w)
             add(gG, zero, -half, zero, v, w)
+        for i in range(K):
+            for j in range(K):
+                g_M[e, i, j] = gG[i, j]
+            for j in range(N):
+                g_M[e, i, K + j] = gX[i, j]
 
 
 @compiled
@@ -269,11 +361,21 @@ def invert_all(start: int, stop: int, A: Any, log_det: Any) -> None:
 
 
 def share(function: Callable[..., None], batch: int, *arguments: Any) -> None:
-    """Run function(start, stop, …) over all of a batch, in as many threads as PyTorch uses."""
+    """Run function(start, stop, …) over all of a batch, in as many threads as PyTorch uses.
+
+    Each takes a few memories at a time: PyTorch's own threads spin on after their last work, and one of ours that has
+    to share its core with such a one is not waited for.
+    """
     threads = max(1, min(torch.get_num_threads(), batch))
-    edges = [batch * i // threads for i in range(threads + 1)]
-    tasks = [pool(os.getpid(), threads).submit(function, *edges[i : i + 2], *arguments) for i in range(1, threads)]
-    function(*edges[:2], *arguments)
+    few = -(-batch // (4 * threads)) if threads > 1 else batch
+    starts = iter(range(0, batch, few))
+
+    def work() -> None:
+        for start in starts:
+            function(start, min(start + few, batch), *arguments)
+
+    tasks = [pool(os.getpid(), threads).submit(work) for _ in range(1, threads)]
+    work()
     for task in tasks:
         task.result()
 
@@ -290,47 +392,43 @@ def views(*tensors: Tensor) -> list[Any]:
 
 @torch.library.custom_op("kanerva::core_cpu", mutates_args=(), device_types="cpu")
 def core_op(
-    G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """W, gain, s and U, and what the adjoint needs: G, X, P, D, surprise, PV, core."""
-    out = outputs(G, X, U)
-    W, gain, s, U_, G_, X_, P, D, surprise, PV, core = out
-    for new, old in ((U_, U), (G_, G), (X_, X)):
-        new.copy_(old)
-    arguments = views(Y.contiguous(), G_, X_, U_, P, W, gain, s, D, surprise, PV, core)
-    share(forward, X.shape[0], noise_var.numpy()[()], *arguments)
+    M: Tensor, U: Tensor, noise_var: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Coefficients [Φ Ψ], W, s and U, and what the adjoint needs: G, X, P, gain, D, surprise, PV, core, psi."""
+    out = outputs(M, U)
+    out[3].copy_(U)
+    share(forward, len(M), noise_var.numpy()[()], *views(M.contiguous(), *out))
     return out
 
 
+def outputs(M: Tensor, U: Tensor) -> Any:
+    K, N = U.shape[-1], M.shape[-1] - U.shape[-1]
+    states = ((K, K), (K, K), (K, N), (K, K))
+    records = ((N, K), (N, N), (N,), (N, 2, K), (N, 3), (N, K))
+    return tuple(M.new_empty(len(M), *shape) for shape in ((K, K + N), (N, K), (N,), *states, *records))
+
+
 @core_op.register_fake
-def _(G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor) -> tuple[Tensor, ...]:
-    return outputs(G, X, U)
-
-
-def outputs(G: Tensor, X: Tensor, U: Tensor) -> Any:
-    B, K, N = X.shape
-    shapes = ((N, K), (N, K), (N,), (K, K), (K, K), (K, N), (K, K), (N, N), (N,), (N, 2, K), (N, 3))
-    return tuple(X.new_empty(B, *shape) for shape in shapes)
+def _(M: Tensor, U: Tensor, noise_var: Tensor) -> Any:
+    return outputs(M, U)
 
 
 @torch.library.custom_op("kanerva::core_cpu_backward", mutates_args=(), device_types="cpu")
 def backward_op(
-    saved: list[Tensor], g_W: Tensor, g_gain: Tensor, g_s: Tensor, g_U: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    noise_var, W, gain, s, U, G, X, P, D, surprise, PV, core = saved
-    U, G, X, P = U.clone(), G.clone(), X.clone(), P.clone()
-    g_U = 0.5 * (g_U + g_U.mT)
-    g_G, g_X, g_Y, g_noise_var = (torch.zeros_like(x) for x in (G, X, D, s[:, 0]))
-    arguments = views(G, X, U, P, W, gain, s, D, surprise, PV, core)
-    arguments += views(*(x.contiguous() for x in (g_W, g_gain, g_s, g_U)), g_G, g_X, g_Y, g_noise_var)
-    share(backward, X.shape[0], noise_var.numpy()[()], *arguments)
-    return g_G, g_X, g_Y, g_U, g_noise_var.sum()
+    saved: list[Tensor], g_coefficients: Tensor, g_W: Tensor, g_s: Tensor, g_U: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of M, U and noise_var."""
+    noise_var, (B, _, size) = saved[0], g_coefficients.shape
+    g_U, g_M, g_noise_var = 0.5 * (g_U + g_U.mT), g_U.new_zeros(B, size, size), g_U.new_zeros(B)
+    grads = (x.contiguous() for x in (g_coefficients, g_W, g_s))
+    share(backward, B, noise_var.numpy()[()], *views(*saved[2:], *grads, g_U, g_M, g_noise_var))
+    return g_M, g_U, g_noise_var.sum()
 
 
 @backward_op.register_fake
-def _(saved: list[Tensor], g_W: Tensor, g_gain: Tensor, g_s: Tensor, g_U: Tensor) -> tuple[Tensor, ...]:
-    noise_var, _, _, _, U, G, X, _, D, *_ = saved
-    return tuple(torch.empty_like(x) for x in (G, X, D, U, noise_var))
+def _(saved: list[Tensor], g_coefficients: Tensor, g_W: Tensor, g_s: Tensor, g_U: Tensor) -> Any:
+    B, _, size = g_coefficients.shape
+    return g_U.new_empty(B, size, size), torch.empty_like(g_U), torch.empty_like(saved[0])
 
 
 backward_op.register_autograd(gram.refuse)
@@ -374,17 +472,17 @@ def adjoint_of_inverse(ctx: Any, g_P: Tensor, g_log_det: Tensor) -> Tensor:
 invert_op.register_autograd(adjoint_of_inverse, setup_context=save_inverse)
 
 
-def core(G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """gram.Core by Numba."""
-    W, gain, s, U, *_ = core_op(G, X, Y, U, noise_var)
-    return W, gain, s, U
-
-
 def write(
     state: MemoryState, z: Float[Tensor, "B T C"], noise_var: Scalar
 ) -> tuple[MemoryState, Float[Tensor, "B T K"], Float[Tensor, "B T"]]:
-    """gram.write with this core."""
-    return gram.write(state, z, noise_var, core)
+    """Write an episode; returns the memory, the weights and the innovation variances s."""
+    (R, U), parts = state, []
+    for Z in gram.chunks(z, R):
+        V = torch.cat([R, Z], dim=1)
+        coefficients, W, s, U, *_ = core_op(gram.Products.apply(V), U, noise_var)  # type: ignore[no-untyped-call]
+        R = coefficients @ V
+        parts.append((W, s))
+    return MemoryState(R, U), *gram.joined(parts, z, R)
 
 
 def inverse(R: Float[Tensor, "B K C"], noise_var: Scalar) -> tuple[Float[Tensor, "B K K"], Float[Tensor, "B"]]:

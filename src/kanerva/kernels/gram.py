@@ -3,7 +3,7 @@
 A chunk of N codes is written in three moves (derivation: README.md beside this file):
     before   G = R Rᵀ, X = R Zᵀ, Y = Z Zᵀ                                       matrix products
     core     (G, X, Y, U) → weights W, gains k, innovation variances s, new U    N dependent steps in K and N
-    after    (I + L) Δ = Z − W R with L = tril(W kᵀ, −1);  R ← R + kᵀΔ           matrix products
+    after    Ψ (I + L) = kᵀ with L = tril(W kᵀ, −1);  R ← R + Ψ (Z − W R)        matrix products
 `core` here is plain PyTorch, for any device; cpu.py and triton.py bring faster ones of the same signature.
 """
 
@@ -30,16 +30,42 @@ def write(
     state: MemoryState, z: Float[Tensor, "B T C"], noise_var: Scalar, core: Core | None = None
 ) -> tuple[MemoryState, Float[Tensor, "B T K"], Float[Tensor, "B T"]]:
     """Write an episode; returns the memory, the weights and the innovation variances s."""
-    (R, U), parts = state, []
+    (R, U), parts, K = state, [], state.R.shape[-2]
     for Z in chunks(z, R):
-        W, k, s, U = (core or plain)(R @ R.mT, R @ Z.mT, Z @ Z.mT, U, noise_var)
-        delta = torch.linalg.solve_triangular(torch.tril(W @ k.mT, -1), Z - W @ R, upper=False, unitriangular=True)
-        R = torch.baddbmm(R, k.mT, delta)
+        M = Products.apply(torch.cat([R, Z], dim=1))  # type: ignore[no-untyped-call]
+        W, k, s, U = (core or plain)(M[:, :K, :K], M[:, :K, K:], M[:, K:, K:], U, noise_var)
+        L = torch.tril(W @ k.mT, -1)
+        psi = torch.linalg.solve_triangular(L, k.mT, upper=False, unitriangular=True, left=False)
+        R = torch.baddbmm(R, psi, torch.baddbmm(Z, W, R, alpha=-1))
         parts.append((W, s))
+    return MemoryState(R, U), *joined(parts, z, R)
+
+
+def joined(
+    parts: list[tuple[Tensor, Tensor]], z: Float[Tensor, "B T C"], R: Float[Tensor, "B K C"]
+) -> tuple[Float[Tensor, "B T K"], Float[Tensor, "B T"]]:
+    """The weights and innovation variances of all chunks."""
     if not parts:
-        return state, z.new_empty(z.shape[0], 0, R.shape[-2]), z.new_empty(z.shape[0], 0)
+        return z.new_empty(len(z), 0, R.shape[-2]), z.new_empty(len(z), 0)
+    if len(parts) == 1:
+        return parts[0]
     W, s = (torch.cat(x, dim=1) for x in zip(*parts, strict=True))
-    return MemoryState(R, U), W, s
+    return W, s
+
+
+class Products(torch.autograd.Function):
+    """M = V Vᵀ, with one product in its adjoint instead of two: g_V = (g_M + g_Mᵀ) V."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, V: Float[Tensor, "B N C"]) -> Float[Tensor, "B N N"]:
+        ctx.save_for_backward(V)
+        return V @ V.mT
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, g_M: Float[Tensor, "B N N"]) -> Float[Tensor, "B N C"]:
+        (V,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return (g_M + g_M.mT) @ V
 
 
 def chunks(z: Float[Tensor, "B T C"], R: Float[Tensor, "B K C"]) -> tuple[Float[Tensor, "B N C"], ...]:
@@ -68,24 +94,23 @@ def plain(
     noise_var: Scalar,
 ) -> tuple[Float[Tensor, "B N K"], Float[Tensor, "B N K"], Float[Tensor, "B N"], Float[Tensor, "B K K"]]:
     """Address and update N times, in inner products alone; X keeps the columns of the codes still to come."""
-    P = memory._inverse(memory._ridge(G, noise_var).detach()).P
-    steps = []
+    P, steps = memory._inverse(memory._ridge(G, noise_var).detach()).P, []
     for t in range(Y.shape[-1]):
         w = Solve.apply(G, noise_var, X[..., :1], P)  # type: ignore[no-untyped-call]
         c = U @ w
-        s = (w.mT @ c) + noise_var
-        k = c / s
-        d = Y[:, t : t + 1, t:] - w.mT @ X  # Δᵀz of this code and of those to come
-        n = d[..., :1] - noise_var * (w.mT @ w)  # ‖Δ‖²
-        n = n + (n.clamp(min=0) - n).detach()  # a perfect read may round to less than nothing
+        s = w.mT @ c + noise_var
+        k, u = c / s, c * s.rsqrt()
+        d = torch.baddbmm(Y[:, t : t + 1, t:], w.mT, X, alpha=-1)  # Δᵀz of this code and of those to come
+        r = noise_var * w  # = R Δ
+        n = d[..., :1] - r.mT @ w  # ‖Δ‖²
         X = torch.baddbmm(X[..., 1:], k, d[..., 1:])
-        U = U - c / s.sqrt() @ (c / s.sqrt()).mT
-        V, S = torch.cat([k, noise_var * w], -1), _swap(n)
-        G = G + V @ S @ V.mT
-        P = _woodbury(P, V.detach(), n.detach())
+        U = torch.baddbmm(U, u, u.mT, alpha=-1)
+        half = (r + 0.5 * n * k) @ k.mT
+        G = G + half + half.mT
+        P = _woodbury(P, torch.cat([k, r], -1).detach(), n.detach())
         steps.append((w[..., 0], k[..., 0], s[:, 0, 0]))
-    W, K, s = (torch.stack(x, dim=1) for x in zip(*steps, strict=True))
-    return W, K, s, U
+    W, gains, s = (torch.stack(x, dim=1) for x in zip(*steps, strict=True))
+    return W, gains, s, U
 
 
 class Solve(torch.autograd.Function):
@@ -112,17 +137,11 @@ class Solve(torch.autograd.Function):
 
 
 def refined(
-    P: Float[Tensor, "B K K"], G: Float[Tensor, "B K K"], noise_var: Scalar, b: Float[Tensor, "B K M"]
-) -> Float[Tensor, "B K M"]:
+    P: Float[Tensor, "B K K"], G: Float[Tensor, "B K K"], noise_var: Scalar, b: Float[Tensor, "B K 1"]
+) -> Float[Tensor, "B K 1"]:
     """Solve (G + noise_var I) w = b from a P that is nearly the inverse."""
     w = P @ b
-    return w + P @ (b - G @ w - noise_var * w)
-
-
-def _swap(n: Float[Tensor, "B 1 1"]) -> Float[Tensor, "B 2 2"]:
-    """S = [[n, 1], [1, 0]]: R Rᵀ changes by V S Vᵀ, V = [k, noise_var w]."""
-    one = torch.ones_like(n)
-    return torch.cat([torch.cat([n, one], -1), torch.cat([one, torch.zeros_like(n)], -1)], -2)
+    return torch.baddbmm(w, P, b - G @ w - noise_var * w)
 
 
 def _woodbury(
@@ -130,8 +149,7 @@ def _woodbury(
 ) -> Float[Tensor, "B K K"]:
     """(A + V S Vᵀ)⁻¹ = P − P V (S⁻¹ + Vᵀ P V)⁻¹ Vᵀ P,   S⁻¹ = [[0, 1], [1, −n]]."""
     PV = P @ V
-    M = V.mT @ PV
-    M = torch.stack([M[:, 0, 0], M[:, 0, 1] + 1, M[:, 1, 1] - n[:, 0, 0]], -1)
-    a, b, d = M[:, :, None, None].unbind(1)
-    adjugate = torch.cat([torch.cat([d, -b], -1), torch.cat([-b, a], -1)], -2)
-    return P - PV @ (adjugate / (a * d - b * b)) @ PV.mT
+    a, b, _, d = (V.mT @ PV).flatten(1)[:, :, None, None].unbind(1)
+    b, d = b + 1, d - n
+    adjugate = torch.cat([d, -b, -b, a], -1).view(-1, 2, 2)
+    return torch.baddbmm(P, PV @ (adjugate / (a * d - b * b)), PV.mT, alpha=-1)

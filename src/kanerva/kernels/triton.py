@@ -409,10 +409,7 @@ def write(
         P, _, A = invert_op(R.detach(), noise_var.detach())
         R, U, W, s, *_ = write_op(R, U, A, P, Z, noise_var)
         parts.append((W, s))
-    if not parts:
-        return state, z.new_empty(len(z), 0, R.shape[-2]), z.new_empty(len(z), 0)
-    W, s = parts[0] if len(parts) == 1 else (torch.cat(x, dim=1) for x in zip(*parts, strict=True))
-    return MemoryState(R, U), W, s
+    return MemoryState(R, U), *gram.joined(parts, z, R)
 
 
 def inverse(R: Float[Tensor, "B K C"], noise_var: Scalar) -> tuple[Float[Tensor, "B K K"], Float[Tensor, "B"]]:
