@@ -363,8 +363,8 @@ def invert_all(start: int, stop: int, A: Any, log_det: Any) -> None:
 def share(function: Callable[..., None], batch: int, *arguments: Any) -> None:
     """Run function(start, stop, …) over all of a batch, in as many threads as PyTorch uses.
 
-    Each takes a few memories at a time: PyTorch's own threads spin on after their last work, and one of ours that has
-    to share its core with such a one is not waited for.
+    Each takes a few memories at a time: PyTorch's own threads spin on after their last work, and one of ours that
+    has to share its core with such a one is not waited for.
     """
     threads = max(1, min(torch.get_num_threads(), batch))
     few = -(-batch // (4 * threads)) if threads > 1 else batch
