@@ -177,7 +177,10 @@ def test_a_script_with_code_of_its_own_finds_the_same_score(run: Path, capsys: p
 
 
 def test_info(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert json.loads(said(capsys, "info", "--json"))["torch"] == torch.__version__
+    system = json.loads(said(capsys, "info", "--json"))
+    assert system["torch"] == torch.__version__
+    # how episodes are written, and why so
+    assert system["write"]["demo on cpu"].startswith("cpu (not triton: ")
     about = json.loads(said(capsys, "info", str(run), "--json"))
     assert about["step"] == 6
     assert about["parameters"] == sum(p.numel() for p in kanerva.load(run / "last.safetensors").parameters())
