@@ -272,6 +272,23 @@ def test_inverse_addresses_as_a_solve_does(batch: tuple[int, ...], K: int, C: in
     close(memory.address(c.z, c.state, c.noise_var, inverse), memory.address(c.z, c.state, c.noise_var))
 
 
+@pytest.mark.parametrize(
+    ("K", "C", "mean", "noise_var"), [(64, 16, 0.0, 1e-2), (8, 20, 20.0, 1e-2), (32, 100, 0.0, 1.0)]
+)
+def test_inverse_reads_as_exactly_as_a_solve(K: int, C: int, mean: float, noise_var: float) -> None:
+    """In float32, where A is hard to invert (cond(A) from 10 to 2e4)."""
+    R, z = normal(K, C) + mean, normal(50, C, seed=1) + mean
+    exact = MemoryState(R, torch.eye(K, dtype=R.dtype))
+    wanted = memory.read(exact, memory.address(z, exact, noise_var))
+    state = exact.to(torch.float32)
+    errors = []
+    for inverse in (None, memory.inverse(state, noise_var)):
+        w = memory.address(z.float(), state, noise_var, inverse)
+        errors.append(float((memory.read(state, w).double() - wanted).norm() / wanted.norm()))
+    # 8 eps for a solve that is right by luck
+    assert errors[1] <= 4 * errors[0] + 1e-6
+
+
 def test_kl_weights_is_the_divergence_of_torch() -> None:
     w = normal(2, 3, 5)
     q = MultivariateNormal(w, 0.3 * torch.eye(5, dtype=w.dtype))

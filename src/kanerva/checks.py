@@ -260,8 +260,14 @@ def written(state: Any) -> None:
     """Check that rounding has left a memory's U positive definite."""
     if deep(state.U):
         name = "U after writing"
-        tensor(name, state.U, ("K", "K"))
+        finite(name, state.U)
         factored(name, state.U, torch.linalg.cholesky_ex(state.U).info)
+
+
+def finite(name: str, x: Tensor) -> None:
+    """Raise where a result has overflowed."""
+    if not bool(x.detach().isfinite().all()):
+        raise ValueError(f"{name}: expected finite values, got an overflow of {x.dtype}; usual cause: huge codes")
 
 
 def factored(name: str, A: Tensor, info: Tensor) -> None:
@@ -269,8 +275,7 @@ def factored(name: str, A: Tensor, info: Tensor) -> None:
     if not bool(info.any()):
         return
     bad = A.detach()[info > 0].double()
-    if not bool(bad.isfinite().all()):
-        raise ValueError(f"{name}: expected finite values, got an overflow of {A.dtype}; usual cause: huge codes")
+    finite(name, A)
     least = float(torch.linalg.eigvalsh(bad).amin())
     raise ValueError(
         f"{name}: expected a positive definite matrix, got {len(bad)} of {info.numel()} that are not (least "

@@ -224,12 +224,12 @@ def contents(path: Path) -> dict[str, Any]:
 
 def lines(about: dict[str, Any], indent: str = "") -> str:
     """Nested dictionaries as indented lines."""
-    rows = []
+    rows, wide = [], max([14, *map(len, about)])
     for name, value in about.items():
         if isinstance(value, dict):
             rows += [f"{indent}{name}", lines(value, indent + "  ")]
         else:
-            rows.append(f"{indent}{name:14} {value}")
+            rows.append(f"{indent}{name:{wide}} {value}")
     return "\n".join(rows)
 
 

@@ -70,14 +70,18 @@ def address(
 
         w = argmin ‖z − Rᵀw‖² + noise_var ‖w‖²        A w = R z,  A = R Rᵀ + noise_var I
 
-    One factor of A serves all T codes. Cost T·K·C + K²·C + K³; with the `inverse` of this memory, if it is at
-    hand, T·(K·C + K²) and as exact as a solve by K×K. Proof: test_address_*.
+    One factor of A serves all T codes. Cost T·K·C + K²·C + K³. The `inverse` of this memory, if it is at hand,
+    replaces the factor for K ≤ C: T·(K·C + K²) with one step of refinement, as exact as the solve. Proof:
+    test_address_*, test_inverse_*.
     """
     checks.inputs(state, z=z, noise_var=noise_var, uses_U=False)
-    if inverse is None:
+    if inverse is not None:
+        checks.inverse(inverse, state)
+    if inverse is None or state.R.shape[-2] > state.R.shape[-1]:
         return _address(z, state.R, noise_var)
-    checks.inverse(inverse, state)
-    return z @ state.R.mT @ inverse.P
+    b = z @ state.R.mT
+    w = b @ inverse.P
+    return w + (b - (w @ state.R) @ state.R.mT - noise_var * w) @ inverse.P
 
 
 @full_precision
@@ -226,6 +230,8 @@ def kl_prior(
     K, C = q.R.shape[-2:]
     checks.tensor("R0", R0, ("K", "C"), {"K": K, "C": C}, like=q.R, source="size of q.R")
     checks.variance("prior_var", prior_var, like=q.R)
+    checks.tensor("log_det", log_det, (), like=q.R)
+    checks.broadcastable({"q": q.R.shape[:-2], "log_det": log_det.shape})
     trace = q.U.diagonal(dim1=-2, dim2=-1).sum(-1) / prior_var
     return 0.5 * (C * (trace - K - log_det) + (q.R - R0).square().sum((-2, -1)) / prior_var)
 

@@ -140,7 +140,8 @@ class DKM(nn.Module):
 
     def inverse(self, state: MemoryState) -> Inverse:
         """(R Rᵀ + noise_var I)⁻¹ of a memory: what all reads of it share."""
-        return kernels.inverse(state, self.noise_var)
+        plain = self.config.iterations > 1 or self.config.block > 1  # written, then, by the reference
+        return kernels.inverse(state, self.noise_var, "reference" if plain else self.backend)
 
     def kl_weights(self, w: Float[Tensor, "*b T K"], inverse: Inverse) -> Float[Tensor, "*b T"]:
         """KL(q(w) ‖ p(w)) for q with mean w and the model's covariance in the memory that `inverse` is of."""

@@ -65,7 +65,10 @@ def write(
     block: int = 1,
     backend: str = "auto",
 ) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
-    """Write an episode as `memory.write` does [alg. 1], by the fastest backend that can, or by the one named."""
+    """Write an episode as `memory.write` does [alg. 1], by the fastest backend that can, or by the one named.
+
+    The gradient of U is its symmetric part. All but the reference can be differentiated once.
+    """
     _, state, w, _ = _write(state, z, noise_var, iterations, block, backend)
     return state, w
 
@@ -159,7 +162,8 @@ def job(
     plain = 0 not in (*z.shape[:-2], *state.R.shape[:-2])
     if not torch.compiler.is_compiling():  # which cannot trace the question, and need not
         wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-        plain &= not any(isinstance(x, Tensor) and wrapped(x) for x in (*state, z, noise_var))
+        tensors = [x for x in (*state, z, noise_var) if isinstance(x, Tensor)]
+        plain &= not any(map(wrapped, tensors))
     return Job(z.device.type, z.dtype, rows, code, iterations, block, plain)
 
 
@@ -188,6 +192,8 @@ def _inverse(state: MemoryState, noise_var: Variance, name: str) -> Inverse:
         return memory.inverse(state, noise_var)
     batch = state.R.shape[:-2]
     P, log_det = _module(name).inverse(_flat(state.R), _scalar(noise_var, state.R))
+    if checks.deep(P):
+        checks.finite("(R Rᵀ + noise_var I)⁻¹", P)
     return Inverse(P.reshape(*batch, *P.shape[1:]), log_det.reshape(batch))
 
 

@@ -418,7 +418,8 @@ def save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> No
 
 
 def adjoint(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
-    *out, g_noise_var = backward_op(list(ctx.saved_tensors), *gram.given(grads[:4], ctx.saved_tensors[1:5]))
+    saved = list(ctx.saved_tensors)  # once: torch.utils.checkpoint allows no second look
+    *out, g_noise_var = backward_op(saved, *gram.given(grads[:4], saved[1:5]))
     return *out, g_noise_var.sum()
 
 

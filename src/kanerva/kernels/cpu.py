@@ -2,8 +2,8 @@
 
 The mathematics is that of gram.plain, the adjoint that of README.md; the letters are theirs. Episodes are shared
 out over torch.get_num_threads() threads. The K×K matrices are symmetric, so M x is a sum of rows of M, and inner
-loops run along memory. The backward pass walks the states back by undoing each rank-one or rank-two change: a write
-keeps O(K + N) numbers a code, and no states but the last of a chunk.
+loops run along memory. A write keeps O(K + N) numbers a code, and no states but the last of a chunk: the backward
+pass makes the others again.
 """
 
 import functools
@@ -31,8 +31,11 @@ def compiled(function: Callable[..., Any]) -> Any:
     Sums may be reordered and multiply-adds contracted, or no vector unit would be used; NaN and infinity are kept.
     """
     fast = {"reassoc", "contract", "nsz", "arcp"}
-    # the tests wrap every function in a check of shapes, which is not for Numba
-    return njit(nogil=True, cache=True, error_model="numpy", fastmath=fast)(inspect.unwrap(function))
+    plain = inspect.unwrap(function)  # the tests wrap every function in a check of shapes, which is not for Numba
+    try:
+        return njit(nogil=True, cache=True, error_model="numpy", fastmath=fast)(plain)
+    except RuntimeError:  # neither the package's folder nor the user's can be written to
+        return njit(nogil=True, error_model="numpy", fastmath=fast)(plain)
 
 
 @compiled
@@ -134,16 +137,13 @@ def solve(P: Any, G: Any, noise_var: Any, b: Any, w: Any, rest: Any, more: Any) 
 
 
 @compiled
-def change(
-    U: Any, P: Any, G: Any, sign: Any, noise_var: Any, s: Any, n: Any, w: Any, k: Any, PV: Any, core: Any, u: Any
-) -> None:
-    """What one write does to U, P and G (sign −1), or its undoing (sign 1); u is scratch."""
+def change(U: Any, P: Any, sign: Any, s: Any, k: Any, PV: Any, core: Any, u: Any) -> None:
+    """What one write does to U and P (sign −1), or its undoing (sign 1); u is scratch."""
     root = np.sqrt(s)
-    for i in range(w.shape[0]):
+    for i in range(k.shape[0]):
         u[i] = k[i] * root
     outer(U, sign, u, u)  # symmetric to the last bit
     add(P, sign * core[0], sign * core[1], sign * core[2], PV[0], PV[1])
-    add(G, -sign * n, -sign * noise_var, sign - sign, k, w)
 
 
 @compiled
@@ -156,8 +156,6 @@ def forward(
     W: Any,
     s: Any,
     U: Any,
-    G: Any,
-    X: Any,
     P: Any,
     gain: Any,
     D: Any,
@@ -166,13 +164,15 @@ def forward(
     core: Any,
     psi: Any,
 ) -> None:
-    """Write a chunk into memories start … stop − 1. U changes in place; X ends as the b of every step."""
-    _, K, N = X.shape
-    one = X.dtype.type(1)
-    b, c, rest, more = np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype), np.empty(K, X.dtype)
-    Wt, f, phi = np.empty((K, N), X.dtype), np.empty(N, X.dtype), np.empty((K, K), X.dtype)
+    """Write a chunk into memories start … stop − 1. U changes in place."""
+    _, N, K = W.shape
+    kind = M.dtype
+    one = kind.type(1)
+    b, c, rest, more = np.empty(K, kind), np.empty(K, kind), np.empty(K, kind), np.empty(K, kind)
+    Wt, f, phi = np.empty((K, N), kind), np.empty(N, kind), np.empty((K, K), kind)
+    Ge, Xe = np.empty((K, K), kind), np.empty((K, N), kind)
     for e in range(start, stop):
-        Ge, Xe, Ue, Pe = G[e], X[e], U[e], P[e]
+        Ue, Pe = U[e], P[e]
         split(M[e], Ge, Xe)
         Pe[:] = Ge
         for i in range(K):
@@ -204,7 +204,8 @@ def forward(
             kPk, off, wPw = dot(k, p), one + dot(k, q), noise_var * dot(w, q) - n
             det = kPk * wPw - off * off
             core[e, t, 0], core[e, t, 1], core[e, t, 2] = wPw / det, -off / det, kPk / det
-            change(Ue, Pe, Ge, -one, noise_var, s[e, t], n, w, k, PV[e, t], core[e, t], rest)
+            change(Ue, Pe, -one, s[e, t], k, PV[e, t], core[e, t], rest)
+            add(Ge, n, noise_var, one - one, k, w)
             outer(Xe, one, k, d)
         # Ψ (I + L) = Kᵀ, from the last column to the first: ψ_t = k_t − Σ_{τ>t} (w_τ·k_t) ψ_τ
         psi_e, both = psi[e], coefficients[e]
@@ -238,15 +239,30 @@ def split(M: Any, G: Any, X: Any) -> None:
 
 
 @compiled
+def replay(M: Any, noise_var: Any, W: Any, gain: Any, D: Any, surprise: Any, X: Any, Gs: Any, Xs: Any) -> None:
+    """G and Xᵀ before every step; X is scratch."""
+    N, K = W.shape
+    split(M, Gs[0], X)
+    for j in range(N):
+        for i in range(K):
+            Xs[0, j, i] = X[i, j]
+    zero, one = noise_var - noise_var, M.dtype.type(1)
+    for t in range(N - 1):
+        Gs[t + 1] = Gs[t]
+        add(Gs[t + 1], surprise[t], noise_var, zero, gain[t], W[t])
+        Xs[t + 1] = Xs[t]
+        outer(Xs[t + 1], one, D[t], gain[t])
+
+
+@compiled
 def backward(
     start: int,
     stop: int,
     noise_var: Any,
+    M: Any,
     W: Any,
     s: Any,
     U: Any,
-    G: Any,
-    X: Any,
     P: Any,
     gain: Any,
     D: Any,
@@ -261,27 +277,30 @@ def backward(
     g_M: Any,
     g_noise_var: Any,
 ) -> None:
-    """The adjoint of `forward`. g_U comes in symmetric and goes out as the gradient of U; other sums start at 0."""
-    _, K, N = X.shape
-    kind = X.dtype
+    """The adjoint of `forward`. g_U comes in symmetric and goes out as the gradient of U; other sums start at 0.
+
+    U and P walk back: undoing a write adds to them. G and X are made again from the start: undoing would subtract,
+    and after a code that is far larger than the memory nothing would be left of what they were before it.
+    """
+    _, N, K = W.shape
+    kind = M.dtype
     one = kind.type(1)
     zero, half = one - one, one / 2
     g_k, g_w, g_c, v = np.empty(K, kind), np.empty(K, kind), np.empty(K, kind), np.empty(K, kind)
     gUk, gGk, gGw, Xg = np.empty(K, kind), np.empty(K, kind), np.empty(K, kind), np.empty(K, kind)
     g_d, f, h = np.empty(N, kind), np.empty(N, kind), np.empty(N, kind)
-    Ge, Ue, Pe = np.empty((K, K), kind), np.empty((K, K), kind), np.empty((K, K), kind)
-    gG, g_phi = np.empty((K, K), kind), np.empty((K, K), kind)
-    gX, Wt, psi_t = np.empty((K, N), kind), np.empty((K, N), kind), np.empty((K, N), kind)
-    Xt, gW, gK, g_psi = (
-        np.empty((N, K), kind),
-        np.empty((N, K), kind),
-        np.empty((N, K), kind),
-        np.empty((N, K), kind),
+    Ue, Pe, gG, g_phi = (
+        np.empty((K, K), kind),
+        np.empty((K, K), kind),
+        np.empty((K, K), kind),
+        np.empty((K, K), kind),
     )
+    Gs, Xs = np.empty((N, K, K), kind), np.empty((N, N, K), kind)
+    gX, Wt, psi_t = np.empty((K, N), kind), np.empty((K, N), kind), np.empty((K, N), kind)
+    gW, gK, g_psi = np.empty((N, K), kind), np.empty((N, K), kind), np.empty((N, K), kind)
     for e in range(start, stop):
         gU = g_U[e]
-        # the states walk back, and those that were saved stay
-        Ge[:] = G[e]
+        replay(M[e], noise_var, W[e], gain[e], D[e], surprise[e], gX, Gs, Xs)
         Ue[:] = U[e]
         Pe[:] = P[e]
         gW[:] = g_W[e]
@@ -298,7 +317,7 @@ def backward(
         # ψ_t = k_t − Σ_{τ>t} (w_τ·k_t) ψ_τ
         for t in range(N):
             for i in range(K):
-                Wt[i, t], psi_t[i, t], Xt[t, i] = W[e, t, i], psi[e, t, i], X[e, i, t]
+                Wt[i, t], psi_t[i, t] = W[e, t, i], psi[e, t, i]
         for t in range(N):
             combine(psi_t, g_psi[t], h)
             combine(Wt, gain[e, t], f)
@@ -311,7 +330,7 @@ def backward(
             outer(g_psi, -one, f, g_k)
             outer(gW, -one, h, gain[e, t])
         for t in range(N - 1, -1, -1):
-            w, k, d, st, n = W[e, t], gain[e, t], D[e, t], s[e, t], surprise[e, t]
+            w, k, d, st, n, Ge = W[e, t], gain[e, t], D[e, t], s[e, t], surprise[e, t], Gs[t]
             # X' = X + k dᵀ, U' = U − s k kᵀ, G' = G + noise_var (w kᵀ + k wᵀ) + n k kᵀ
             apply(gX, d, g_k)
             combine(gX, k, g_d)
@@ -330,10 +349,9 @@ def backward(
             g_noise_var[e] += g_st + 2 * dot(gGk, w) - g_n * dot(w, w)
             for j in range(N):
                 g_M[e, K + t, K + j] = g_d[j]
-            change(Ue, Pe, Ge, one, noise_var, st, n, w, k, PV[e, t], core[e, t], Xg)
-            outer(Xt, -one, d, k)
+            change(Ue, Pe, one, st, k, PV[e, t], core[e, t], Xg)
             # d = Y_t − Xᵀw
-            combine(Xt, g_d, Xg)
+            combine(Xs[t], g_d, Xg)
             outer(gX, -one, w, g_d)
             # c = U w
             combine(Ue, g_c, g_w)
@@ -375,9 +393,11 @@ def share(function: Callable[..., None], batch: int, *arguments: Any) -> None:
             function(start, min(start + few, batch), *arguments)
 
     tasks = [pool(os.getpid(), threads).submit(work) for _ in range(1, threads)]
-    work()
-    for task in tasks:
-        task.result()
+    try:
+        work()
+    finally:
+        for task in tasks:
+            task.result()
 
 
 @functools.lru_cache(maxsize=2)
@@ -393,8 +413,8 @@ def views(*tensors: Tensor) -> list[Any]:
 @torch.library.custom_op("kanerva::core_cpu", mutates_args=(), device_types="cpu")
 def core_op(
     M: Tensor, U: Tensor, noise_var: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Coefficients [Φ Ψ], W, s and U, and what the adjoint needs: G, X, P, gain, D, surprise, PV, core, psi."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Coefficients [Φ Ψ], W, s and U, and what the adjoint needs: P, gain, D, surprise, PV, core, psi."""
     out = outputs(M, U)
     out[3].copy_(U)
     share(forward, len(M), noise_var.numpy()[()], *views(M.contiguous(), *out))
@@ -403,7 +423,7 @@ def core_op(
 
 def outputs(M: Tensor, U: Tensor) -> Any:
     K, N = U.shape[-1], M.shape[-1] - U.shape[-1]
-    states = ((K, K), (K, K), (K, N), (K, K))
+    states = ((K, K), (K, K))
     records = ((N, K), (N, N), (N,), (N, 2, K), (N, 3), (N, K))
     return tuple(M.new_empty(len(M), *shape) for shape in ((K, K + N), (N, K), (N,), *states, *records))
 
@@ -418,10 +438,10 @@ def backward_op(
     saved: list[Tensor], g_coefficients: Tensor, g_W: Tensor, g_s: Tensor, g_U: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of M, U and noise_var."""
-    noise_var, (B, _, size) = saved[0], g_coefficients.shape
+    (noise_var, M, _, *records), (B, _, size) = saved, g_coefficients.shape
     g_U, g_M, g_noise_var = 0.5 * (g_U + g_U.mT), g_U.new_zeros(B, size, size), g_U.new_zeros(B)
     grads = (x.contiguous() for x in (g_coefficients, g_W, g_s))
-    share(backward, B, noise_var.numpy()[()], *views(*saved[2:], *grads, g_U, g_M, g_noise_var))
+    share(backward, B, noise_var.numpy()[()], *views(M.contiguous(), *records, *grads, g_U, g_M, g_noise_var))
     return g_M, g_U, g_noise_var.sum()
 
 
@@ -436,11 +456,12 @@ backward_op.register_autograd(gram.refuse)
 
 def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)  # most outputs are for the adjoint alone
-    ctx.save_for_backward(inputs[-1], *output)
+    ctx.save_for_backward(inputs[-1], inputs[0], *output)
 
 
 def adjoint(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
-    return backward_op(list(ctx.saved_tensors), *gram.given(grads[:4], ctx.saved_tensors[1:5]))
+    saved = list(ctx.saved_tensors)  # once: torch.utils.checkpoint allows no second look
+    return backward_op(saved, *gram.given(grads[:4], saved[2:6]))
 
 
 core_op.register_autograd(adjoint, setup_context=setup_context)

@@ -4,7 +4,8 @@ A chunk of N codes is written in three moves (derivation: README.md beside this 
     before   G = R Rᵀ, X = R Zᵀ, Y = Z Zᵀ                                       matrix products
     core     (G, X, Y, U) → weights W, gains k, innovation variances s, new U    N dependent steps in K and N
     after    Ψ (I + L) = kᵀ with L = tril(W kᵀ, −1);  R ← R + Ψ (Z − W R)        matrix products
-`core` here is plain PyTorch, for any device; cpu.py and triton.py bring faster ones of the same signature.
+`plain`, the core here, is PyTorch for any device; blocked.py has one of the same signature for GPUs, and cpu.py one
+that goes on to Ψ.
 """
 
 from collections.abc import Callable, Sequence
@@ -99,18 +100,18 @@ def plain(
         w = Solve.apply(G, noise_var, X[..., :1], P)  # type: ignore[no-untyped-call]
         c = U @ w
         s = w.mT @ c + noise_var
-        k, u = c / s, c * s.rsqrt()
+        k = c / s
         d = torch.baddbmm(Y[:, t : t + 1, t:], w.mT, X, alpha=-1)  # Δᵀz of this code and of those to come
         r = noise_var * w  # = R Δ
         n = d[..., :1] - r.mT @ w  # ‖Δ‖²
         X = torch.baddbmm(X[..., 1:], k, d[..., 1:])
-        U = torch.baddbmm(U, u, u.mT, alpha=-1)
+        U = torch.baddbmm(U, k, c.mT, alpha=-1)
         half = (r + 0.5 * n * k) @ k.mT
         G = G + half + half.mT
         P = _woodbury(P, torch.cat([k, r], -1).detach(), n.detach())
         steps.append((w[..., 0], k[..., 0], s[:, 0, 0]))
     W, gains, s = (torch.stack(x, dim=1) for x in zip(*steps, strict=True))
-    return W, gains, s, U
+    return W, gains, s, memory._symmetric(U)
 
 
 class Solve(torch.autograd.Function):

@@ -387,9 +387,8 @@ def save_write(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...])
 
 
 def adjoint_of_write(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-    g_R, g_U, g_z, g_noise_var = backward_op(
-        list(ctx.saved_tensors), *gram.given(grads[:4], ctx.saved_tensors[1:5])
-    )
+    saved = list(ctx.saved_tensors)  # once: torch.utils.checkpoint allows no second look
+    g_R, g_U, g_z, g_noise_var = backward_op(saved, *gram.given(grads[:4], saved[1:5]))
     return g_R, g_U, None, None, g_z, g_noise_var.sum()
 
 
