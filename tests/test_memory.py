@@ -279,14 +279,36 @@ def test_inverse_reads_as_exactly_as_a_solve(K: int, C: int, mean: float, noise_
     """In float32, where A is hard to invert (cond(A) from 10 to 2e4)."""
     R, z = normal(K, C) + mean, normal(50, C, seed=1) + mean
     exact = MemoryState(R, torch.eye(K, dtype=R.dtype))
-    wanted = memory.read(exact, memory.address(z, exact, noise_var))
+    wanted = memory.address(z, exact, noise_var)
     state = exact.to(torch.float32)
     errors = []
     for inverse in (None, memory.inverse(state, noise_var)):
         w = memory.address(z.float(), state, noise_var, inverse)
-        errors.append(float((memory.read(state, w).double() - wanted).norm() / wanted.norm()))
-    # 8 eps for a solve that is right by luck
-    assert errors[1] <= 4 * errors[0] + 1e-6
+        pairs = ((w, wanted), (memory.read(state, w), memory.read(exact, wanted)))
+        errors.append([float((a.double() - b).norm() / b.norm()) for a, b in pairs])
+    for solved, inverted in zip(*errors, strict=True):
+        assert inverted <= 4 * solved + 1e-6  # the last for a solve that is right by luck
+
+
+def test_full_weights_are_the_exact_posterior_in_code_space() -> None:
+    """Σ = scale (R Rᵀ/noise_var + I)⁻¹; KL against torch's multivariate normal."""
+    c = case((2,), K=4, C=5, T=3)
+    R = c.state.R
+    cov = 0.25 * torch.linalg.inv(R @ R.mT / c.noise_var + torch.eye(4, dtype=R.dtype))
+    q = MultivariateNormal(c.w, cov[:, None])
+    p = MultivariateNormal(torch.zeros_like(c.w), torch.eye(4, dtype=R.dtype))
+    kl = memory.kl_weights_full(c.w, memory.inverse(c.state, c.noise_var), c.noise_var, 0.25)
+    torch.testing.assert_close(kl, kl_divergence(q, p))
+
+
+def test_full_weights_are_drawn_with_their_covariance() -> None:
+    c = case(K=4, C=3, T=1)
+    inverse = memory.inverse(c.state, c.noise_var)
+    mean = normal(1, 4, seed=9).expand(100_000, 4)
+    w = memory.draw_weights_full(mean, c.state, inverse, c.noise_var, 0.25, torch.Generator().manual_seed(0))
+    # standard errors are √2/√100,000 = 0.0045 of the variances, which are at most 0.25
+    close(w.mean(0), mean[0], atol=0.01, rtol=0)
+    close(w.mT.cov(), 0.25 * c.noise_var * inverse.P, atol=0.005, rtol=0)
 
 
 def test_kl_weights_is_the_divergence_of_torch() -> None:
