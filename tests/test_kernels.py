@@ -625,10 +625,11 @@ def test_threads_do_not_show(threads: Callable[[int], None]) -> None:
     R, z, found = c.state.R, c.z, []
     leaves = inputs((5,), 9, 7, 20)
     V = torch.cat([R, z], dim=-2)
+    M = V @ V.mT
     for n in (1, 2, 3):
         threads(n)
-        out = cpu_module().core_op(V @ V.mT, c.state.U, c.noise_var)
-        back = cpu_module().backward_op([c.noise_var, *out], *(normal(*x.shape) for x in out[:4]))
+        out = cpu_module().core_op(M, c.state.U, c.noise_var)
+        back = cpu_module().backward_op([c.noise_var, M, *out], *(normal(*x.shape) for x in out[:4]))
         found.append((*out, *back, *cpu_module().invert_op(R @ R.mT + torch.eye(9))))
         same(run(by_kernel("cpu"), leaves), run(by_memory(), leaves), EXACT)
     for other in found[1:]:
@@ -829,7 +830,7 @@ def test_operators_of_cpu(no_shape_checks: None) -> None:
     check_op(module, "core_op", *(x.detach().float() for x in arguments))
     with torch.no_grad():
         out = module.core_op(*arguments)
-    saved = [noise_var.detach(), *out]
+    saved = [noise_var.detach(), arguments[0].detach(), *out]
     check_op(module, "backward_op", saved, *(normal(*x.shape, seed=i) for i, x in enumerate(out[:4])))
     check_op(module, "invert_op", (R @ R.mT + torch.eye(3)).detach().requires_grad_())
 
