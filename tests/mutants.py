@@ -76,7 +76,7 @@ MUTANTS = {
     "kl_weights_full: no half": ("0.5 * (shape[..., None]", "1.0 * (shape[..., None]"),
     "kl_weights_full: sign of the determinant": ("- inverse.log_det\n", "+ inverse.log_det\n"),
     "kl_weights_full: cut off the graph": ("torch.as_tensor(scale * noise_var, dtype=w.dtype)", "torch.as_tensor(float(scale * noise_var), dtype=w.dtype)"),
-    "address: inverse not refined": ("return w + (b - (w @ state.R)", "return w + 0 * (b - (w @ state.R)"),
+    "address: inverse not refined": ("return w + (b - w @ _ridge(", "return w + 0 * (b - w @ _ridge("),
     "address: K×K for K > C": ("if inverse is None or state.R.shape[-2] > state.R.shape[-1]:", "if inverse is None:"),
     "inverse: of R Rᵀ alone": ("return _inverse(_ridge(state.R @ state.R.mT, noise_var))", "return _inverse(_ridge(state.R @ state.R.mT, 1e-3 * noise_var))"),
     "inverse: sign of the determinant": ("Inverse(root.mT @ root, -_log_det(L))", "Inverse(root.mT @ root, _log_det(L))"),

@@ -71,7 +71,7 @@ def address(
         w = argmin ‖z − Rᵀw‖² + noise_var ‖w‖²        A w = R z,  A = R Rᵀ + noise_var I
 
     One factor of A serves all T codes. Cost T·K·C + K²·C + K³. The `inverse` of this memory, if it is at hand,
-    replaces the factor for K ≤ C: T·(K·C + K²) with one step of refinement, as exact as the solve. Proof:
+    replaces the factor for K ≤ C: T·(K·C + K²) + K²·C with one step of refinement, as exact as the solve. Proof:
     test_address_*, test_inverse_*.
     """
     checks.inputs(state, z=z, noise_var=noise_var, uses_U=False)
@@ -81,7 +81,7 @@ def address(
         return _address(z, state.R, noise_var)
     b = z @ state.R.mT
     w = b @ inverse.P
-    return w + (b - (w @ state.R) @ state.R.mT - noise_var * w) @ inverse.P
+    return w + (b - w @ _ridge(state.R @ state.R.mT, noise_var)) @ inverse.P
 
 
 @full_precision
