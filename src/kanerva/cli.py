@@ -13,14 +13,14 @@ import torch
 import tyro
 from PIL import Image
 
-from . import __version__, kernels, storage
+from . import __version__, storage
 from .config import PRESETS, DataConfig, RunConfig, from_dict
 from .data import ClassImages, nearest
 from .distributed import choose
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir
 from .model import load
-from .train import load_images, train
+from .train import load_images, train, writing
 
 
 @dataclass(frozen=True)
@@ -192,13 +192,8 @@ def table(score: Score, about: dict[str, Any]) -> str:
 
 def writes() -> dict[str, str]:
     """How each preset's memory is written on each device that is here, and why."""
-    found: dict[str, str] = {}
-    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-        for name, (_, config) in PRESETS.items():
-            m = config.model
-            job = kernels.Job(device, torch.float32, m.rows, m.code, m.iterations, m.block)
-            found[f"{name} on {device}"] = "{} ({})".format(*kernels.choose(job, config.train.write))
-    return found
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    return {f"{name} on {device}": writing(c, device) for device in devices for name, (_, c) in PRESETS.items()}
 
 
 def system() -> dict[str, Any]:

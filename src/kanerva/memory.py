@@ -162,16 +162,9 @@ def write(
     checks.inputs(state, z=z, noise_var=noise_var)
     checks.count("iterations", iterations)
     checks.count("block", block)
-    state = _broadcast(state, z)
-    w = [z.new_empty(*state.R.shape[:-2], 0, state.R.shape[-2])]
-    for z_t in z.split(block, dim=-2) if z.shape[-2] else ():
-        old = state
-        for _ in range(iterations):
-            w_t = _address(z_t, state.R, noise_var)
-            state = _condition(old, w_t, z_t, noise_var)
-        w.append(w_t)
+    state, w = _write(state, z, noise_var, iterations, block)
     checks.written(state)
-    return state, torch.cat(w, dim=-2)
+    return state, w
 
 
 @full_precision
@@ -351,6 +344,20 @@ def _innovation(
     delta = z - (w[..., None, :] @ state.R)[..., 0, :]
     c = (state.U @ w[..., None])[..., 0]
     return delta, c, (w * c).sum(-1) + noise_var
+
+
+def _write(
+    state: MemoryState, z: Float[Tensor, "*#b T C"], noise_var: Variance, iterations: int, block: int
+) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
+    state = _broadcast(state, z)
+    w = [z.new_empty(*state.R.shape[:-2], 0, state.R.shape[-2])]
+    for z_t in z.split(block, dim=-2) if z.shape[-2] else ():
+        old = state
+        for _ in range(iterations):
+            w_t = _address(z_t, state.R, noise_var)
+            state = _condition(old, w_t, z_t, noise_var)
+        w.append(w_t)
+    return state, torch.cat(w, dim=-2)
 
 
 def _condition(

@@ -118,17 +118,22 @@ def how(config: TrainConfig, world: World) -> tuple[str, bool]:
     return precision, compiled
 
 
+def writing(config: RunConfig, device: str) -> str:
+    """How a run's memory is written on a device, and why so."""
+    m = config.model
+    job = kernels.Job(device, torch.float32, m.rows, m.code, m.iterations, m.block)
+    return "{} ({})".format(*kernels.choose(job, config.train.write))
+
+
 def describe(config: RunConfig, world: World) -> str:
     """Where and how a run computes."""
-    m, c = config.model, config.train
+    c = config.train
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else str(world.device)
-    job = kernels.Job(world.device.type, torch.float32, m.rows, m.code, m.iterations, m.block)
-    name, why = kernels.choose(job, c.write)
     obstacle = why_not_captured(c, world)
     captured = "each step is one graph launch" if obstacle is None else f"steps are not captured: {obstacle}"
     precision, compiled = how(c, world)
     codec = f"codec: {precision}{', compiled' if compiled else ''}"
-    return f"device: {device}; write: {name} ({why}); {codec}; {captured}"
+    return f"device: {device}; write: {writing(config, world.device.type)}; {codec}; {captured}"
 
 
 def load_images(config: DataConfig, device: torch.device | str = "cpu") -> tuple[ClassImages, ClassImages]:

@@ -175,21 +175,24 @@ def _write(
     checks.count("iterations", iterations)
     checks.count("block", block)
     name = choose(job(state, z, noise_var, iterations, block), backend)[0]
+    s: Tensor | None = None
     if name == "reference":
-        return name, *memory.write(state, z, noise_var, iterations, block), None
-    state = memory._broadcast(state, z)
-    batch = state.R.shape[:-2]
-    codes = z.expand(*batch, *z.shape[-2:])
-    flat = MemoryState(*map(_flat, state))
-    after, w, s = _module(name).write(flat, _flat(codes), _scalar(noise_var, z))
-    R, U, w, s = (x.reshape(*batch, *x.shape[1:]) for x in (*after, w, s))
-    checks.written(MemoryState(R, U))
-    return name, MemoryState(R, U), w, s
+        state, w = memory._write(state, z, noise_var, iterations, block)
+    else:
+        state = memory._broadcast(state, z)
+        batch = state.R.shape[:-2]
+        codes = z.expand(*batch, *z.shape[-2:])
+        flat = MemoryState(*map(_flat, state))
+        after, w, s = _module(name).write(flat, _flat(codes), _scalar(noise_var, z))
+        R, U, w, s = (x.reshape(*batch, *x.shape[1:]) for x in (*after, w, s))
+        state = MemoryState(R, U)
+    checks.written(state)
+    return name, state, w, s
 
 
 def _inverse(state: MemoryState, noise_var: Variance, name: str) -> Inverse:
     if name not in ("cpu", "triton"):
-        return memory.inverse(state, noise_var)
+        return memory._inverse(memory._ridge(state.R @ state.R.mT, noise_var))
     batch = state.R.shape[:-2]
     P, log_det = _module(name).inverse(_flat(state.R), _scalar(noise_var, state.R))
     if checks.deep(P):

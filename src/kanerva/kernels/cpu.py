@@ -485,9 +485,8 @@ def save_inverse(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor])
 
 
 def adjoint_of_inverse(ctx: Any, g_P: Tensor, g_log_det: Tensor) -> Tensor:
-    """g_A = −P g_P P − g_log_det P."""
     (P,) = ctx.saved_tensors
-    return -P @ g_P @ P - g_log_det[:, None, None] * P
+    return gram.adjoint_of_inverse(P, g_P, g_log_det)
 
 
 invert_op.register_autograd(adjoint_of_inverse, setup_context=save_inverse)

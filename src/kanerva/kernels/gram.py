@@ -80,6 +80,13 @@ def given(grads: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> list[Ten
     return [torch.zeros_like(x) if g is None else g for g, x in zip(grads, outputs, strict=True)]
 
 
+def adjoint_of_inverse(
+    P: Float[Tensor, "B K K"], g_P: Float[Tensor, "B K K"], g_log_det: Float[Tensor, "B"]
+) -> Float[Tensor, "B K K"]:
+    """g_A = −P g_P P − g_log_det P for P = A⁻¹ and ln det P."""
+    return -P @ g_P @ P - g_log_det[:, None, None] * P
+
+
 def refuse(ctx: FunctionCtx, *grads: Tensor) -> None:
     """The adjoint of an adjoint."""
     raise RuntimeError(

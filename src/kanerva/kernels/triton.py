@@ -322,9 +322,9 @@ def save_inverse(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, 
 
 
 def adjoint_of_inverse(ctx: Any, g_P: Tensor, g_log_det: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
-    """g_A = −P (g_P + g_log_det A) P; A = R Rᵀ + noise_var I."""
+    """From A = R Rᵀ + noise_var I on to R and noise_var."""
     R, P = ctx.saved_tensors
-    g_A = -P @ g_P @ P - g_log_det[:, None, None] * P
+    g_A = gram.adjoint_of_inverse(P, g_P, g_log_det)
     return (g_A + g_A.mT) @ R, g_A.diagonal(dim1=-2, dim2=-1).sum()
 
 
