@@ -3,8 +3,9 @@
 The mathematics is that of cpu.py, the letters are those of README.md. K×K and K×N matrices lie in global memory,
 at best in the L2 cache, and are worked on in tiles of rows. Every K×K matrix is symmetric, so M x is a sum of rows.
 A change of a matrix waits until the matrix is next read, and is then made, and stored, in the same pass. Vectors go
-from one pass to the next through global memory, since a pass needs them both along and across its tiles. All
-arithmetic is true float32.
+from one pass to the next through global memory, since a pass needs them both along and across its tiles. The
+backward pass undoes changes, but for those before which G and X were kept, as in triton.py. All arithmetic is true
+float32.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from .. import memory
 from . import gram
-from .triton import kernel
+from .triton import GROWTH, KEPT, Outputs, kernel
 
 # Numbers in one tile, a power of two: more hide latency better, but must fit into the registers of eight warps.
 # With fewer than four a thread (1,024), two threads of a GPU could hold, and change, the same number.
@@ -84,6 +85,19 @@ def add_two(M, r, x, a, y, b, K: tl.constexpr, n: tl.constexpr, BR: tl.constexpr
 
 
 @kernel
+def copy(source, M, K: tl.constexpr, n: tl.constexpr, BR: tl.constexpr, size: tl.constexpr):
+    for r in range(0, K, BR):
+        at, exist = spot(r, K, n, BR, size)
+        tl.store(M + at, tl.load(source + at, exist, 0.0), exist)
+
+
+@kernel
+def trace_of(M, K: tl.constexpr, BK: tl.constexpr):
+    i = tl.arange(0, BK)
+    return tl.sum(tl.load(M + i * K + i, i < K, 0.0), axis=0)
+
+
+@kernel
 def apply(M, x, K: tl.constexpr, BR: tl.constexpr, BK: tl.constexpr):
     """M x."""
     total = tl.zeros((BR, BK), tl.float32)
@@ -131,6 +145,8 @@ def forward(
     surprise,
     PV,
     core,
+    kept,
+    slot,
     scratch,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -144,9 +160,12 @@ def forward(
     G, U, P, X = G + e * K * K, U + e * K * K, P + e * K * K, X + e * K * N
     Y, D, W, gain, PV = Y + e * N * N, D + e * N * N, W + e * N * K, gain + e * N * K, PV + 2 * e * N * K
     s_, surprise, core = s_ + e * N, surprise + e * N, core + 3 * e * N
+    kept, slot = kept + e * KEPT * K * (K + N), slot + e * N
     b_, w_, rest_ = scratch + 3 * e * K, scratch + (3 * e + 1) * K, scratch + (3 * e + 2) * K
     i, j = tl.arange(0, BK), tl.arange(0, BN)
     noise_var = tl.load(noise_var_)
+    trace = trace_of(G, K, BK) + K * noise_var
+    known, used = trace, 0
     b = tl.load(X + i * N, i < K, 0.0)
     keep(b_, b, K, BK)
     tl.debug_barrier()
@@ -182,6 +201,15 @@ def forward(
         # n = ‖Δ‖² = Δᵀz − noise_var ‖w‖²; a perfect read may round to less than nothing
         n = tl.load(Y + t * N + t) - tl.sum(w * b, axis=0) - noise_var * tl.sum(w * w, axis=0)
         n = tl.where(n < 0, 0.0, n)
+        # tr A' = tr A + 2 noise_var k·w + n ‖k‖²
+        trace += 2 * noise_var * tl.sum(k * w, axis=0) + n * tl.sum(k * k, axis=0)
+        grown = (trace > GROWTH * known) & (used < KEPT)
+        if grown:
+            room = kept + used * K * (K + N)
+            copy(G, room, K, K, BR, BK)
+            copy(X, room + K * K, K, N, BX, BN)
+        tl.store(slot + t, tl.where(grown, used, -1))
+        used, known = used + grown.to(tl.int32), tl.where(grown, trace, known)
         # d = Δᵀz of the codes to come
         d = tl.where(j > t, whole(Y + t * N, N, BN) - tl.sum(Xw, axis=0), 0.0)
         # the b of the next code
@@ -239,6 +267,8 @@ def backward(
     surprise,
     PV,
     core,
+    kept,
+    slot,
     g_W,
     g_gain,
     g_s,
@@ -261,6 +291,7 @@ def backward(
     g_G, g_U, g_X, g_Y = g_G + e * K * K, g_U + e * K * K, g_X + e * K * N, g_Y + e * N * N
     D, W, gain, PV = D + e * N * N, W + e * N * K, gain + e * N * K, PV + 2 * e * N * K
     s_, surprise, core = s_ + e * N, surprise + e * N, core + 3 * e * N
+    kept, slot = kept + e * KEPT * K * (K + N), slot + e * N
     g_W, g_gain, g_s = g_W + e * N * K, g_gain + e * N * K, g_s + e * N
     scratch += 6 * e * K
     g_c_, v_, g_w_, first_, rest_, across_ = (
@@ -311,13 +342,21 @@ def backward(
         keep(g_c_, g_c, K, BK)
         keep(g_Y + t * N, g_d, N, BN)
         tl.debug_barrier()
-        # c = U w, d = Y_t − Xᵀw, with the states before this step
+        # the states before this step: undone in the passes that read them, or kept
+        keeper, undo = tl.load(slot + t), -1.0
+        if keeper >= 0:
+            room = kept + keeper * K * (K + N)
+            copy(room, G, K, K, BR, BK)
+            copy(room + K * K, X, K, N, BX, BN)
+            undo = 0.0
+            tl.debug_barrier()
+        # c = U w, d = Y_t − Xᵀw
         root, Ug = tl.sqrt(s), tl.zeros((BR, BK), tl.float32)
         for r in range(0, K, BR):
             k_r = root * piece(gain + t * K, r, K, BR)
             Ug += add(U, r, k_r, root * k, K, K, BR, BK) * piece(g_c_, r, K, BR)
         for r in range(0, K, BX):
-            tile = add(X, r, -piece(gain + t * K, r, K, BX), d, K, N, BX, BN)
+            tile = add(X, r, undo * piece(gain + t * K, r, K, BX), d, K, N, BX, BN)
             keep_piece(across_, r, tl.sum(tile * g_d[None, :], axis=1), K, BX)
         g_w += tl.sum(Ug, axis=0)
         tl.debug_barrier()
@@ -330,7 +369,9 @@ def backward(
         keep(first_, v, K, BK)
         tl.debug_barrier()
         x, y = change_of_G(W, gain, surprise, noise_var, t, K, BK)
-        rest = g_w - add_and_apply(G, gain + t * K, -x, W + t * K, -y, first_, K, BR, BK) - noise_var * v
+        rest = (
+            g_w - add_and_apply(G, gain + t * K, undo * x, W + t * K, undo * y, first_, K, BR, BK) - noise_var * v
+        )
         keep(rest_, rest, K, BK)
         tl.debug_barrier()
         v += apply(P, rest_, K, BR, BK)
@@ -360,26 +401,23 @@ def sizes(X: Tensor) -> dict[str, int]:
 
 
 @torch.library.custom_op("kanerva::core_triton", mutates_args=())
-def core_op(
-    G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """W, gain, s and U, and what the adjoint needs: G, X, P, D, surprise, PV, core."""
+def core_op(G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor) -> Outputs:
+    """W, gain, s and U, and what the adjoint needs: G, X, P, D, surprise, PV, core, kept, slot."""
     out = outputs(X)
-    W, gain, s, U_, G_, X_, P, D, surprise, PV, core = out
+    W, gain, s, U_, G_, X_, P, *records = out
     start = memory._inverse(memory._ridge(G, noise_var)).P
     for new, old in ((U_, U), (G_, G), (X_, X), (P, start)):
         new.copy_(old)
-    ins = Y.contiguous(), noise_var
-    forward[(len(X),)](
-        *ins, G_, X_, U_, P, W, gain, s, D, surprise, PV, core, X.new_empty(len(X), 3, X.shape[1]), **sizes(X)
-    )
+    scratch = X.new_empty(len(X), 3, X.shape[1])
+    forward[(len(X),)](Y.contiguous(), noise_var, G_, X_, U_, P, W, gain, s, *records, scratch, **sizes(X))
     return out
 
 
 def outputs(X: Tensor) -> Any:
     B, K, N = X.shape
     shapes = ((N, K), (N, K), (N,), (K, K), (K, K), (K, N), (K, K), (N, N), (N,), (N, 2, K), (N, 3))
-    return tuple(X.new_zeros(B, *shape) for shape in shapes)
+    records = (X.new_zeros(B, *shape) for shape in shapes)
+    return *records, X.new_empty(B, KEPT.value, K, K + N), X.new_empty(B, N, dtype=torch.int32)
 
 
 @core_op.register_fake
@@ -392,12 +430,12 @@ def backward_op(
     saved: list[Tensor], g_W: Tensor, g_gain: Tensor, g_s: Tensor, g_U: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of G, X, Y, U and noise_var (one for each episode)."""
-    noise_var, W, gain, s, U, G, X, P, D, surprise, PV, core = saved
+    noise_var, W, gain, s, U, G, X, P, *records = saved
     states = (x.clone() for x in (G, X, U, P))
     g_U = 0.5 * (g_U + g_U.mT)
-    g_G, g_X, g_Y, g_noise_var = (torch.zeros_like(x) for x in (G, X, D, s[:, 0]))
+    g_G, g_X, g_Y, g_noise_var = (torch.zeros_like(x) for x in (G, X, records[0], s[:, 0]))
     grads = (x.contiguous() for x in (g_W, g_gain, g_s, g_U))
-    records = W, gain, s, D, surprise, PV, core
+    records = W, gain, s, *records
     scratch = X.new_zeros(len(X), 6, X.shape[1])
     backward[(len(X),)](noise_var, *states, *records, *grads, g_G, g_X, g_Y, g_noise_var, scratch, **sizes(X))
     return g_G, g_X, g_Y, g_U, g_noise_var

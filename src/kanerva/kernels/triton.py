@@ -2,7 +2,8 @@
 
 The letters are those of README.md beside this file. A chunk of codes is one launch each way. R, U, A = R Rᵀ +
 noise_var I and its inverse P stay on chip; a step leaves O(K + C) numbers, and the backward pass walks the states
-back by undoing each rank-one or rank-two change. All arithmetic is true float32.
+back by undoing each rank-one or rank-two change, unless it was so large that R and A were kept as they were before.
+All arithmetic is true float32.
 """
 
 import inspect
@@ -21,6 +22,9 @@ from .gram import Scalar
 
 # What fits into the registers of one program; blocked.py keeps larger memories in the GPU's own memory.
 ROWS, COLUMNS = 64, 256
+# Undoing a change that made A GROWTH times larger would lose too much of what was there before. So R and A are kept
+# when tr A has grown by that since the chunk began, or since they were last kept. There is room for KEPT of each.
+GROWTH, KEPT = tl.constexpr(16.0), tl.constexpr(4)
 
 
 def kernel(function: Any) -> Any:
@@ -60,8 +64,8 @@ def outer(x, y):
 
 
 @kernel
-def add3(a, b, c, d, e, f):
-    return a + d, b + e, c + f
+def add4(a, b, c, d, a_, b_, c_, d_):
+    return a + a_, b + b_, c + c_, d + d_
 
 
 @kernel
@@ -85,6 +89,15 @@ def put(pointers, x, mask, first, B: tl.constexpr):
 def places(count: tl.constexpr, B: tl.constexpr):
     """Numbers of columns, [n, B]."""
     return tl.arange(0, count)[:, None] * B + tl.arange(0, B)[None, :]
+
+
+@kernel
+def spots(K: tl.constexpr, C: tl.constexpr, B: tl.constexpr, blocks: tl.constexpr):
+    """Row and column numbers of K×K and K×C matrices; where their entries lie, and which exist."""
+    i, i_, j = tl.arange(0, B), places(1, B), places(blocks, B)
+    KK, KC = (i * K)[:, None, None] + i_[None, :, :], (i * C)[:, None, None] + j[None, :, :]
+    in_KK, in_KC = (i < K)[:, None, None] & (i_ < K)[None, :, :], (i < K)[:, None, None] & (j < C)[None, :, :]
+    return i, i_, j, KK, KC, in_KK, in_KC
 
 
 @kernel
@@ -139,12 +152,14 @@ def forward(
     A_out,
     P_out,
     W,
-    gain,
     s_,
+    gain,
     D,
     surprise,
     PV,
     core,
+    kept,
+    slot,
     N: tl.constexpr,
     K: tl.constexpr,
     C: tl.constexpr,
@@ -152,15 +167,17 @@ def forward(
     blocks: tl.constexpr,
 ):
     e = tl.program_id(0).to(tl.int64)
-    i, i_, j = tl.arange(0, B), places(1, B), places(blocks, B)
+    i, i_, j, KK, KC, in_KK, in_KC = spots(K, C, B, blocks)
     rows, columns = i_ < K, j < C
-    KK, KC = e * K * K + (i * K)[:, None, None] + i_[None, :, :], e * K * C + (i * C)[:, None, None] + j[None, :, :]
-    in_KK, in_KC = (i < K)[:, None, None] & rows[None, :, :], (i < K)[:, None, None] & columns[None, :, :]
+    kept_R, kept_A = kept + e * KEPT * K * (C + K) + KC, kept + e * KEPT * K * (C + K) + K * C + KK
+    KK, KC = e * K * K + KK, e * K * C + KC
     first = (i == 0)[:, None, None]
     noise_var = tl.load(noise_var_)
     R = tl.load(R_in + KC, in_KC, 0.0)
     U = tl.load(U_in + KK, in_KK, 0.0)
     A, P = tl.load(A_in + KK, in_KK, 0.0), tl.load(P_in + KK, in_KK, 0.0)
+    trace = tl.sum(held(tl.where(in_KK, A, 0.0), i[:, None, None] == i_[None, :, :]), axis=0)
+    known, used = trace, 0
     code = fetch(z + e * N * C + j, columns, B)
     for t in range(N):
         at = e * N + t
@@ -177,11 +194,19 @@ def forward(
         n = tl.sum(tl.sum(delta * delta, axis=1), axis=0)
         # P ← P − [p q] (S⁻¹ + VᵀP V)⁻¹ [p q]ᵀ,   V = [k, noise_var w]
         p = times(P, k)
-        kPk, off, wPw = tl.reduce((k * p, k * q, noise_var * w * q), 0, add3)
+        kPk, off, wPw, kk = tl.reduce((k * p, k * q, noise_var * w * q, k * k), 0, add4)
         off += 1
         wPw -= n
         det = kPk * wPw - off * off
         one, two, three = wPw / det, -off / det, kPk / det
+        # tr A' = tr A + 2 noise_var k·w + n ‖k‖², and k·w = (s − noise_var)/s
+        trace += 2 * noise_var * (1 - noise_var / s) + n * kk
+        keep = (trace > GROWTH * known) & (used < KEPT)
+        if keep:
+            tl.store(kept_R + used * K * (C + K), R, in_KC)
+            tl.store(kept_A + used * K * (C + K), A, in_KK)
+        tl.store(slot + at, tl.where(keep, used, -1))
+        used, known = used + keep.to(tl.int32), tl.where(keep, trace, known)
         u = k * tl.sqrt(s)
         w_, k_, p_, q_ = w[None, :], k[None, :], p[None, :], q[None, :]
         R += outer(k, delta)
@@ -213,12 +238,14 @@ def backward(
     P_in,
     noise_var_,
     W,
-    gain,
     s_,
+    gain,
     D,
     surprise,
     PV,
     core,
+    kept,
+    slot,
     g_R_in,
     g_U_in,
     g_W,
@@ -234,10 +261,10 @@ def backward(
     blocks: tl.constexpr,
 ):
     e = tl.program_id(0).to(tl.int64)
-    i, i_, j = tl.arange(0, B), places(1, B), places(blocks, B)
+    i, i_, j, KK, KC, in_KK, in_KC = spots(K, C, B, blocks)
     rows, columns = i_ < K, j < C
-    KK, KC = e * K * K + (i * K)[:, None, None] + i_[None, :, :], e * K * C + (i * C)[:, None, None] + j[None, :, :]
-    in_KK, in_KC = (i < K)[:, None, None] & rows[None, :, :], (i < K)[:, None, None] & columns[None, :, :]
+    kept_R, kept_A = kept + e * KEPT * K * (C + K) + KC, kept + e * KEPT * K * (C + K) + K * C + KK
+    KK, KC = e * K * K + KK, e * K * C + KC
     eye, first = i[:, None, None] == i_[None, :, :], (i == 0)[:, None, None]
     noise_var = tl.load(noise_var_)
     R, g_R = tl.load(R_in + KC, in_KC, 0.0), tl.load(g_R_in + KC, in_KC, 0.0)
@@ -266,10 +293,15 @@ def backward(
         from_s -= tl.sum(g_k * k, axis=0) / s
         g_c = g_k / s - gUk + from_s * w
         # the states before this step
-        R -= k[:, None, None] * delta
+        keeper = tl.load(slot + at)
+        if keeper >= 0:
+            R = tl.load(kept_R + keeper * K * (C + K), in_KC, 0.0)
+            A = tl.load(kept_A + keeper * K * (C + K), in_KK, 0.0)
+        else:
+            R -= k[:, None, None] * delta
+            A -= k[:, None, None] * (noise_var * w_ + n * k_) + (noise_var * w)[:, None, None] * k_
         U += (s * k)[:, None, None] * k_
         P += (one * p + two * q)[:, None, None] * p_ + (two * p + three * q)[:, None, None] * q_
-        A -= k[:, None, None] * (noise_var * w_ + n * k_) + (noise_var * w)[:, None, None] * k_
         # c = U w, Δ = z − Rᵀw
         g_w = held(g_w, eye) + from_s * s * k + times(U, g_c) - across(R, g_delta[None, :, :])
         # A w = R z
@@ -331,22 +363,29 @@ def adjoint_of_inverse(ctx: Any, g_P: Tensor, g_log_det: Tensor, _: Tensor) -> t
 invert_op.register_autograd(adjoint_of_inverse, setup_context=save_inverse)
 
 
+Outputs = tuple[
+    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
+]
+
+
 @torch.library.custom_op("kanerva::write_triton", mutates_args=())
-def write_op(
-    R: Tensor, U: Tensor, A: Tensor, P: Tensor, z: Tensor, noise_var: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """R, U, W, s, and what the adjoint needs: A, P, gain, D, surprise, PV, core. A and P are constants to it."""
+def write_op(R: Tensor, U: Tensor, A: Tensor, P: Tensor, z: Tensor, noise_var: Tensor) -> Outputs:
+    """R, U, W, s, and what the adjoint needs: A, P, gain, D, surprise, PV, core, kept, slot.
+
+    A and P are constants to it.
+    """
     out = outputs(R, z)
-    R_, U_, W, s, A_, P_, gain, D, surprise, PV, core = out
+    R_, U_, W, s, A_, P_, *records = out
     ins = (x.contiguous() for x in (R, U, A, P, z, noise_var))
-    forward[(len(R),)](*ins, R_, U_, A_, P_, W, gain, s, D, surprise, PV, core, N=z.shape[1], **sizes(R, few=2))
+    forward[(len(R),)](*ins, R_, U_, A_, P_, W, s, *records, N=z.shape[1], **sizes(R, few=2))
     return out
 
 
 def outputs(R: Tensor, z: Tensor) -> Any:
     (B, K, C), N = R.shape, z.shape[1]
     shapes = ((K, C), (K, K), (N, K), (N,), (K, K), (K, K), (N, K), (N, C), (N,), (N, 2, K), (N, 3))
-    return tuple(R.new_empty(B, *shape) for shape in shapes)
+    records = [R.new_empty(B, *shape) for shape in (*shapes, (KEPT.value, K, C + K))]
+    return *records, R.new_empty(B, N, dtype=torch.int32)
 
 
 @write_op.register_fake
@@ -359,12 +398,10 @@ def backward_op(
     saved: list[Tensor], g_R: Tensor, g_U: Tensor, g_W: Tensor, g_s: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of R, U, z and noise_var (one for each episode)."""
-    noise_var, R, U, W, s, A, P, gain, D, surprise, PV, core = saved
+    noise_var, R, U, W, s, A, P, *records = saved
     out = gradients(saved)
     grads = (x.contiguous() for x in (g_R, g_U, g_W, g_s))
-    backward[(len(R),)](
-        R, U, A, P, noise_var, W, gain, s, D, surprise, PV, core, *grads, *out, N=W.shape[1], **sizes(R)
-    )
+    backward[(len(R),)](R, U, A, P, noise_var, W, s, *records, *grads, *out, N=W.shape[1], **sizes(R))
     return out
 
 
