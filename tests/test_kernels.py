@@ -536,7 +536,7 @@ def test_nothing_is_read_before_it_is_written(pair: Pair, monkeypatch: pytest.Mo
 
     def spoiled(x: Tensor) -> Tensor:
         used.append(x)
-        return x.fill_(math.nan if x.is_floating_point() else 3)
+        return x.fill_(math.nan)
 
     monkeypatch.setattr(torch.Tensor, "new_empty", lambda *a, **k: spoiled(new_empty(*a, **k)))
     monkeypatch.setattr(torch, "empty_like", lambda *a, **k: spoiled(empty_like(*a, **k)))
@@ -856,8 +856,24 @@ def test_operators_of_triton(pair: Pair, no_shape_checks: None) -> None:
         P, _, A = module.invert_op(R, noise_var)
         out = module.write_op(R, U, A, P, z, noise_var)
     check_op(module, "write_op", R, U, A, P, z, noise_var)
-    saved = [noise_var.detach(), *out]
+    saved = [R.detach(), A, noise_var.detach(), *out]
     check_op(module, "backward_op", saved, *(normal(*x.shape, seed=i).to(x) for i, x in enumerate(out[:4])))
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("pair", [TRITON, CUDA[1]])
+def test_operators_of_blocked(pair: Pair, no_shape_checks: None) -> None:
+    from kanerva.kernels import blocked
+
+    c = case((2,), 3, 5, 2, device=pair[1])
+    R, U, z, noise_var = (x.float() for x in (*c.state, c.z, c.noise_var))
+    G, X, Y = R @ R.mT, R @ z.mT, z @ z.mT
+    arguments = [x.requires_grad_() for x in (G, X, Y, U, noise_var)]
+    with torch.no_grad():
+        out = blocked.core_op(*arguments)
+    check_op(blocked, "core_op", *arguments)
+    saved = [G.detach(), X.detach(), noise_var.detach(), *out]
+    check_op(blocked, "backward_op", saved, *(normal(*x.shape, seed=i).to(x) for i, x in enumerate(out[:4])))
 
 
 @pytest.mark.filterwarnings("default")

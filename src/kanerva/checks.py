@@ -272,6 +272,8 @@ def finite(name: str, x: Tensor) -> None:
 
 def factored(name: str, A: Tensor, info: Tensor) -> None:
     """Raise where a Cholesky factorisation of A stopped early (info > 0)."""
+    if A.is_cuda:  # where infinities do not stop it
+        finite(name, A)
     if not bool(info.any()):
         return
     bad = A.detach()[info > 0].double()

@@ -4,8 +4,7 @@ The mathematics is that of cpu.py, the letters are those of README.md. K×K and 
 at best in the L2 cache, and are worked on in tiles of rows. Every K×K matrix is symmetric, so M x is a sum of rows.
 A change of a matrix waits until the matrix is next read, and is then made, and stored, in the same pass. Vectors go
 from one pass to the next through global memory, since a pass needs them both along and across its tiles. The
-backward pass undoes changes, but for those before which G and X were kept, as in triton.py. All arithmetic is true
-float32.
+backward pass undoes changes, or makes G and X again, as in triton.py. All arithmetic is true float32.
 """
 
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from .. import memory
 from . import gram
-from .triton import GROWTH, KEPT, Outputs, kernel
+from .triton import GROWTH, kernel
 
 # Numbers in one tile, a power of two: more hide latency better, but must fit into the registers of eight warps.
 # With fewer than four a thread (1,024), two threads of a GPU could hold, and change, the same number.
@@ -92,7 +91,7 @@ def copy(source, M, K: tl.constexpr, n: tl.constexpr, BR: tl.constexpr, size: tl
 
 
 @kernel
-def trace_of(M, K: tl.constexpr, BK: tl.constexpr):
+def trace(M, K: tl.constexpr, BK: tl.constexpr):
     i = tl.arange(0, BK)
     return tl.sum(tl.load(M + i * K + i, i < K, 0.0), axis=0)
 
@@ -145,8 +144,6 @@ def forward(
     surprise,
     PV,
     core,
-    kept,
-    slot,
     scratch,
     N: tl.constexpr,
     K: tl.constexpr,
@@ -160,12 +157,9 @@ def forward(
     G, U, P, X = G + e * K * K, U + e * K * K, P + e * K * K, X + e * K * N
     Y, D, W, gain, PV = Y + e * N * N, D + e * N * N, W + e * N * K, gain + e * N * K, PV + 2 * e * N * K
     s_, surprise, core = s_ + e * N, surprise + e * N, core + 3 * e * N
-    kept, slot = kept + e * KEPT * K * (K + N), slot + e * N
     b_, w_, rest_ = scratch + 3 * e * K, scratch + (3 * e + 1) * K, scratch + (3 * e + 2) * K
     i, j = tl.arange(0, BK), tl.arange(0, BN)
     noise_var = tl.load(noise_var_)
-    trace = trace_of(G, K, BK) + K * noise_var
-    known, used = trace, 0
     b = tl.load(X + i * N, i < K, 0.0)
     keep(b_, b, K, BK)
     tl.debug_barrier()
@@ -201,15 +195,6 @@ def forward(
         # n = ‖Δ‖² = Δᵀz − noise_var ‖w‖²; a perfect read may round to less than nothing
         n = tl.load(Y + t * N + t) - tl.sum(w * b, axis=0) - noise_var * tl.sum(w * w, axis=0)
         n = tl.where(n < 0, 0.0, n)
-        # tr A' = tr A + 2 noise_var k·w + n ‖k‖²
-        trace += 2 * noise_var * tl.sum(k * w, axis=0) + n * tl.sum(k * k, axis=0)
-        grown = (trace > GROWTH * known) & (used < KEPT)
-        if grown:
-            room = kept + used * K * (K + N)
-            copy(G, room, K, K, BR, BK)
-            copy(X, room + K * K, K, N, BX, BN)
-        tl.store(slot + t, tl.where(grown, used, -1))
-        used, known = used + grown.to(tl.int32), tl.where(grown, trace, known)
         # d = Δᵀz of the codes to come
         d = tl.where(j > t, whole(Y + t * N, N, BN) - tl.sum(Xw, axis=0), 0.0)
         # the b of the next code
@@ -267,8 +252,8 @@ def backward(
     surprise,
     PV,
     core,
-    kept,
-    slot,
+    G_first,
+    X_first,
     g_W,
     g_gain,
     g_s,
@@ -291,7 +276,6 @@ def backward(
     g_G, g_U, g_X, g_Y = g_G + e * K * K, g_U + e * K * K, g_X + e * K * N, g_Y + e * N * N
     D, W, gain, PV = D + e * N * N, W + e * N * K, gain + e * N * K, PV + 2 * e * N * K
     s_, surprise, core = s_ + e * N, surprise + e * N, core + 3 * e * N
-    kept, slot = kept + e * KEPT * K * (K + N), slot + e * N
     g_W, g_gain, g_s = g_W + e * N * K, g_gain + e * N * K, g_s + e * N
     scratch += 6 * e * K
     g_c_, v_, g_w_, first_, rest_, across_ = (
@@ -304,6 +288,9 @@ def backward(
     )
     j = tl.arange(0, BN)
     noise_var, total = tl.load(noise_var_), 0.0
+    G_first, X_first = G_first + e * K * K, X_first + e * K * N
+    grown = trace(G, K, BK) + K * noise_var > GROWTH * (trace(G_first, K, BK) + K * noise_var)
+    undo = tl.where(grown, 0.0, -1.0)
     for back in range(N):
         t = N - 1 - back
         # the step after, whose changes of g_U, g_G and g_X are made here; after the last there were none: all 0
@@ -342,13 +329,19 @@ def backward(
         keep(g_c_, g_c, K, BK)
         keep(g_Y + t * N, g_d, N, BN)
         tl.debug_barrier()
-        # the states before this step: undone in the passes that read them, or kept
-        keeper, undo = tl.load(slot + t), -1.0
-        if keeper >= 0:
-            room = kept + keeper * K * (K + N)
-            copy(room, G, K, K, BR, BK)
-            copy(room + K * K, X, K, N, BX, BN)
-            undo = 0.0
+        # the states before this step: undone in the passes that read them, or made again
+        if grown:
+            copy(G_first, G, K, K, BR, BK)
+            copy(X_first, X, K, N, BX, BN)
+            past = 0
+            while past < t:
+                tl.debug_barrier()
+                x, y = change_of_G(W, gain, surprise, noise_var, past, K, BK)
+                for r in range(0, K, BR):
+                    add_two(G, r, gain + past * K, x, W + past * K, y, K, K, BR, BK)
+                for r in range(0, K, BX):
+                    add(X, r, piece(gain + past * K, r, K, BX), whole(D + past * N, N, BN), K, N, BX, BN)
+                past += 1
             tl.debug_barrier()
         # c = U w, d = Y_t − Xᵀw
         root, Ug = tl.sqrt(s), tl.zeros((BR, BK), tl.float32)
@@ -401,8 +394,10 @@ def sizes(X: Tensor) -> dict[str, int]:
 
 
 @torch.library.custom_op("kanerva::core_triton", mutates_args=())
-def core_op(G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor) -> Outputs:
-    """W, gain, s and U, and what the adjoint needs: G, X, P, D, surprise, PV, core, kept, slot."""
+def core_op(
+    G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """W, gain, s and U, and what the adjoint needs: G, X, P, D, surprise, PV, core."""
     out = outputs(X)
     W, gain, s, U_, G_, X_, P, *records = out
     start = memory._inverse(memory._ridge(G, noise_var)).P
@@ -416,8 +411,7 @@ def core_op(G: Tensor, X: Tensor, Y: Tensor, U: Tensor, noise_var: Tensor) -> Ou
 def outputs(X: Tensor) -> Any:
     B, K, N = X.shape
     shapes = ((N, K), (N, K), (N,), (K, K), (K, K), (K, N), (K, K), (N, N), (N,), (N, 2, K), (N, 3))
-    records = (X.new_zeros(B, *shape) for shape in shapes)
-    return *records, X.new_empty(B, KEPT.value, K, K + N), X.new_empty(B, N, dtype=torch.int32)
+    return tuple(X.new_zeros(B, *shape) for shape in shapes)
 
 
 @core_op.register_fake
@@ -430,20 +424,20 @@ def backward_op(
     saved: list[Tensor], g_W: Tensor, g_gain: Tensor, g_s: Tensor, g_U: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of G, X, Y, U and noise_var (one for each episode)."""
-    noise_var, W, gain, s, U, G, X, P, *records = saved
+    G_first, X_first, noise_var, W, gain, s, U, G, X, P, D, *records = saved
     states = (x.clone() for x in (G, X, U, P))
     g_U = 0.5 * (g_U + g_U.mT)
-    g_G, g_X, g_Y, g_noise_var = (torch.zeros_like(x) for x in (G, X, records[0], s[:, 0]))
+    g_G, g_X, g_Y, g_noise_var = (torch.zeros_like(x) for x in (G, X, D, s[:, 0]))
     grads = (x.contiguous() for x in (g_W, g_gain, g_s, g_U))
-    records = W, gain, s, *records
+    known = W, gain, s, D, *records, G_first.contiguous(), X_first.contiguous()
     scratch = X.new_zeros(len(X), 6, X.shape[1])
-    backward[(len(X),)](noise_var, *states, *records, *grads, g_G, g_X, g_Y, g_noise_var, scratch, **sizes(X))
+    backward[(len(X),)](noise_var, *states, *known, *grads, g_G, g_X, g_Y, g_noise_var, scratch, **sizes(X))
     return g_G, g_X, g_Y, g_U, g_noise_var
 
 
 @backward_op.register_fake
 def _(saved: list[Tensor], g_W: Tensor, g_gain: Tensor, g_s: Tensor, g_U: Tensor) -> Any:
-    _, _, _, s, U, G, X, _, D, *_ = saved
+    _, _, _, _, _, s, U, G, X, _, D, *_ = saved
     return *(torch.empty_like(x) for x in (G, X, D, U)), s.new_empty(len(s))
 
 
@@ -452,12 +446,13 @@ backward_op.register_autograd(gram.refuse)
 
 def save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)  # most outputs are for the adjoint alone
-    ctx.save_for_backward(inputs[-1], *output)
+    G, X, _, _, noise_var = inputs
+    ctx.save_for_backward(G, X, noise_var, *output)
 
 
 def adjoint(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
     saved = list(ctx.saved_tensors)  # once: torch.utils.checkpoint allows no second look
-    *out, g_noise_var = backward_op(saved, *gram.given(grads[:4], saved[1:5]))
+    *out, g_noise_var = backward_op(saved, *gram.given(grads[:4], saved[3:7]))
     return *out, g_noise_var.sum()
 
 

@@ -2,8 +2,8 @@
 
 The letters are those of README.md beside this file. A chunk of codes is one launch each way. R, U, A = R Rᵀ +
 noise_var I and its inverse P stay on chip; a step leaves O(K + C) numbers, and the backward pass walks the states
-back by undoing each rank-one or rank-two change, unless it was so large that R and A were kept as they were before.
-All arithmetic is true float32.
+back by undoing each rank-one or rank-two change. If A has grown much, that loses too much of what R and A were, and
+a second launch makes them again, for each step from the first. All arithmetic is true float32.
 """
 
 import inspect
@@ -22,9 +22,8 @@ from .gram import Scalar
 
 # What fits into the registers of one program; blocked.py keeps larger memories in the GPU's own memory.
 ROWS, COLUMNS = 64, 256
-# Undoing a change that made A GROWTH times larger would lose too much of what was there before. So R and A are kept
-# when tr A has grown by that since the chunk began, or since they were last kept. There is room for KEPT of each.
-GROWTH, KEPT = tl.constexpr(16.0), tl.constexpr(4)
+# If A grows by more than this in a chunk, undoing loses too much of R and A: they are made again from the first.
+GROWTH = tl.constexpr(16.0)
 
 
 def kernel(function: Any) -> Any:
@@ -58,14 +57,19 @@ def held(X, eye):
 
 
 @kernel
+def trace(diagonal, exist):
+    return tl.sum(tl.load(diagonal, exist, 0.0), axis=0)
+
+
+@kernel
 def outer(x, y):
     """x yᵀ for x along rows and y along columns."""
     return x[:, None, None] * y[None, :, :]
 
 
 @kernel
-def add4(a, b, c, d, a_, b_, c_, d_):
-    return a + a_, b + b_, c + c_, d + d_
+def add3(a, b, c, d, e, f):
+    return a + d, b + e, c + f
 
 
 @kernel
@@ -92,10 +96,10 @@ def places(count: tl.constexpr, B: tl.constexpr):
 
 
 @kernel
-def spots(K: tl.constexpr, C: tl.constexpr, B: tl.constexpr, blocks: tl.constexpr):
+def spots(e, K: tl.constexpr, C: tl.constexpr, B: tl.constexpr, blocks: tl.constexpr):
     """Row and column numbers of K×K and K×C matrices; where their entries lie, and which exist."""
     i, i_, j = tl.arange(0, B), places(1, B), places(blocks, B)
-    KK, KC = (i * K)[:, None, None] + i_[None, :, :], (i * C)[:, None, None] + j[None, :, :]
+    KK, KC = e * K * K + (i * K)[:, None, None] + i_[None, :, :], e * K * C + (i * C)[:, None, None] + j[None, :, :]
     in_KK, in_KC = (i < K)[:, None, None] & (i_ < K)[None, :, :], (i < K)[:, None, None] & (j < C)[None, :, :]
     return i, i_, j, KK, KC, in_KK, in_KC
 
@@ -158,8 +162,6 @@ def forward(
     surprise,
     PV,
     core,
-    kept,
-    slot,
     N: tl.constexpr,
     K: tl.constexpr,
     C: tl.constexpr,
@@ -167,17 +169,13 @@ def forward(
     blocks: tl.constexpr,
 ):
     e = tl.program_id(0).to(tl.int64)
-    i, i_, j, KK, KC, in_KK, in_KC = spots(K, C, B, blocks)
+    i, i_, j, KK, KC, in_KK, in_KC = spots(e, K, C, B, blocks)
     rows, columns = i_ < K, j < C
-    kept_R, kept_A = kept + e * KEPT * K * (C + K) + KC, kept + e * KEPT * K * (C + K) + K * C + KK
-    KK, KC = e * K * K + KK, e * K * C + KC
     first = (i == 0)[:, None, None]
     noise_var = tl.load(noise_var_)
     R = tl.load(R_in + KC, in_KC, 0.0)
     U = tl.load(U_in + KK, in_KK, 0.0)
     A, P = tl.load(A_in + KK, in_KK, 0.0), tl.load(P_in + KK, in_KK, 0.0)
-    trace = tl.sum(held(tl.where(in_KK, A, 0.0), i[:, None, None] == i_[None, :, :]), axis=0)
-    known, used = trace, 0
     code = fetch(z + e * N * C + j, columns, B)
     for t in range(N):
         at = e * N + t
@@ -194,19 +192,11 @@ def forward(
         n = tl.sum(tl.sum(delta * delta, axis=1), axis=0)
         # P ← P − [p q] (S⁻¹ + VᵀP V)⁻¹ [p q]ᵀ,   V = [k, noise_var w]
         p = times(P, k)
-        kPk, off, wPw, kk = tl.reduce((k * p, k * q, noise_var * w * q, k * k), 0, add4)
+        kPk, off, wPw = tl.reduce((k * p, k * q, noise_var * w * q), 0, add3)
         off += 1
         wPw -= n
         det = kPk * wPw - off * off
         one, two, three = wPw / det, -off / det, kPk / det
-        # tr A' = tr A + 2 noise_var k·w + n ‖k‖², and k·w = (s − noise_var)/s
-        trace += 2 * noise_var * (1 - noise_var / s) + n * kk
-        keep = (trace > GROWTH * known) & (used < KEPT)
-        if keep:
-            tl.store(kept_R + used * K * (C + K), R, in_KC)
-            tl.store(kept_A + used * K * (C + K), A, in_KK)
-        tl.store(slot + at, tl.where(keep, used, -1))
-        used, known = used + keep.to(tl.int32), tl.where(keep, trace, known)
         u = k * tl.sqrt(s)
         w_, k_, p_, q_ = w[None, :], k[None, :], p[None, :], q[None, :]
         R += outer(k, delta)
@@ -244,8 +234,8 @@ def backward(
     surprise,
     PV,
     core,
-    kept,
-    slot,
+    R_first,
+    A_first,
     g_R_in,
     g_U_in,
     g_W,
@@ -259,12 +249,16 @@ def backward(
     C: tl.constexpr,
     B: tl.constexpr,
     blocks: tl.constexpr,
+    again: tl.constexpr,
 ):
     e = tl.program_id(0).to(tl.int64)
-    i, i_, j, KK, KC, in_KK, in_KC = spots(K, C, B, blocks)
+    i, i_, j, KK, KC, in_KK, in_KC = spots(e, K, C, B, blocks)
+    if again:
+        # the adjoint of what has hardly grown is exact already; tr A never falls
+        diagonal, exist = e * K * K + i * (K + 1), i < K
+        if trace(A_in + diagonal, exist) <= GROWTH * trace(A_first + diagonal, exist):
+            return
     rows, columns = i_ < K, j < C
-    kept_R, kept_A = kept + e * KEPT * K * (C + K) + KC, kept + e * KEPT * K * (C + K) + K * C + KK
-    KK, KC = e * K * K + KK, e * K * C + KC
     eye, first = i[:, None, None] == i_[None, :, :], (i == 0)[:, None, None]
     noise_var = tl.load(noise_var_)
     R, g_R = tl.load(R_in + KC, in_KC, 0.0), tl.load(g_R_in + KC, in_KC, 0.0)
@@ -293,10 +287,15 @@ def backward(
         from_s -= tl.sum(g_k * k, axis=0) / s
         g_c = g_k / s - gUk + from_s * w
         # the states before this step
-        keeper = tl.load(slot + at)
-        if keeper >= 0:
-            R = tl.load(kept_R + keeper * K * (C + K), in_KC, 0.0)
-            A = tl.load(kept_A + keeper * K * (C + K), in_KK, 0.0)
+        if again:
+            R, A = tl.load(R_first + KC, in_KC, 0.0), tl.load(A_first + KK, in_KK, 0.0)
+            past = e * N
+            while past < at:
+                w_past, k_past = fetch(W + past * K + i_, rows, B), fetch(gain + past * K + i_, rows, B)
+                x, y = held(w_past, eye)[:, None, None], held(k_past, eye)[:, None, None]
+                R += y * fetch(D + past * C + j, columns, B)
+                A += y * (noise_var * w_past + tl.load(surprise + past) * k_past) + noise_var * x * k_past
+                past += 1
         else:
             R -= k[:, None, None] * delta
             A -= k[:, None, None] * (noise_var * w_ + n * k_) + (noise_var * w)[:, None, None] * k_
@@ -363,17 +362,11 @@ def adjoint_of_inverse(ctx: Any, g_P: Tensor, g_log_det: Tensor, _: Tensor) -> t
 invert_op.register_autograd(adjoint_of_inverse, setup_context=save_inverse)
 
 
-Outputs = tuple[
-    Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor
-]
-
-
 @torch.library.custom_op("kanerva::write_triton", mutates_args=())
-def write_op(R: Tensor, U: Tensor, A: Tensor, P: Tensor, z: Tensor, noise_var: Tensor) -> Outputs:
-    """R, U, W, s, and what the adjoint needs: A, P, gain, D, surprise, PV, core, kept, slot.
-
-    A and P are constants to it.
-    """
+def write_op(
+    R: Tensor, U: Tensor, A: Tensor, P: Tensor, z: Tensor, noise_var: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """R, U, W, s, and what the adjoint needs: A, P, gain, D, surprise, PV, core. A and P are constants to it."""
     out = outputs(R, z)
     R_, U_, W, s, A_, P_, *records = out
     ins = (x.contiguous() for x in (R, U, A, P, z, noise_var))
@@ -384,8 +377,7 @@ def write_op(R: Tensor, U: Tensor, A: Tensor, P: Tensor, z: Tensor, noise_var: T
 def outputs(R: Tensor, z: Tensor) -> Any:
     (B, K, C), N = R.shape, z.shape[1]
     shapes = ((K, C), (K, K), (N, K), (N,), (K, K), (K, K), (N, K), (N, C), (N,), (N, 2, K), (N, 3))
-    records = [R.new_empty(B, *shape) for shape in (*shapes, (KEPT.value, K, C + K))]
-    return *records, R.new_empty(B, N, dtype=torch.int32)
+    return tuple(R.new_empty(B, *shape) for shape in shapes)
 
 
 @write_op.register_fake
@@ -398,15 +390,18 @@ def backward_op(
     saved: list[Tensor], g_R: Tensor, g_U: Tensor, g_W: Tensor, g_s: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of R, U, z and noise_var (one for each episode)."""
-    noise_var, R, U, W, s, A, P, *records = saved
+    R_first, A_first, noise_var, R, U, W, s, A, P, *records = saved
     out = gradients(saved)
+    first = (x.contiguous() for x in (R_first, A_first))
     grads = (x.contiguous() for x in (g_R, g_U, g_W, g_s))
-    backward[(len(R),)](R, U, A, P, noise_var, W, s, *records, *grads, *out, N=W.shape[1], **sizes(R))
+    ins = R, U, A, P, noise_var, W, s, *records, *first, *grads
+    for again in (False, True):
+        backward[(len(R),)](*ins, *out, N=W.shape[1], again=again, **sizes(R))
     return out
 
 
 def gradients(saved: list[Tensor]) -> Any:
-    _, R, U, _, _, _, _, _, D, *_ = saved
+    _, _, _, R, U, _, _, _, _, _, D, *_ = saved
     return torch.empty_like(R), torch.empty_like(U), torch.empty_like(D), R.new_empty(len(R))
 
 
@@ -420,12 +415,13 @@ backward_op.register_autograd(gram.refuse)
 
 def save_write(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)  # most outputs are for the adjoint alone
-    ctx.save_for_backward(inputs[-1], *output)
+    R, _, A, _, _, noise_var = inputs
+    ctx.save_for_backward(R, A, noise_var, *output)
 
 
 def adjoint_of_write(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     saved = list(ctx.saved_tensors)  # once: torch.utils.checkpoint allows no second look
-    g_R, g_U, g_z, g_noise_var = backward_op(saved, *gram.given(grads[:4], saved[1:5]))
+    g_R, g_U, g_z, g_noise_var = backward_op(saved, *gram.given(grads[:4], saved[3:7]))
     return g_R, g_U, None, None, g_z, g_noise_var.sum()
 
 
