@@ -1,16 +1,33 @@
-"""Attractor dynamics: energy, recall and sampling with a written memory."""
+"""Attractor dynamics: energy, recall by three methods, and sampling, with a written memory.
 
+    least-squares   encode, solve, decode, take the mode: the paper's
+    descent         infer w from the cue through what corrupted it, then descend the energy in w and x in turn
+    stochastic      draw w and x in turn: a Markov chain around the stored patterns
+
+A trajectory always has the steps that were asked for; once nothing changes any more, the rest repeats the last.
+"""
+
+import math
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import conv2d, pad
 
-from . import checks, memory
+from . import checks, descent, memory
+from .likelihood import Bernoulli, Likelihood
 from .memory import Inverse, MemoryState
 
 if TYPE_CHECKING:
     from .model import DKM
+
+METHODS = ("least-squares", "descent", "stochastic")
+# Tries of w to infer a cue's weights, and of each step of descent after it; fewer where nothing is left to gain.
+TRIES, TRIES_CLEAN = 30, 2
+# Nats: who gains less has arrived.
+STILL = 1e-3
 
 
 class Recall(NamedTuple):
@@ -21,56 +38,350 @@ class Recall(NamedTuple):
     energy: Float[Tensor, "S *b Q"]
 
 
+class Step(NamedTuple):
+    """Where all cues are after a step, with the energy of x and w together."""
+
+    x: Float[Tensor, "*b Q c h w"]
+    w: Float[Tensor, "*b Q K"]
+    energy: Float[Tensor, "*b Q"]
+
+
+Callback = Callable[[int, Step], None]
+
+
+class Options(NamedTuple):
+    """What some methods want to know."""
+
+    noise: float | None = None
+    mask: Tensor | None = None
+    temperature: float = 1.0
+    generator: torch.Generator | None = None
+
+
+class Memory(NamedTuple):
+    """A model and a memory that it has written, inverted once for all cues and steps."""
+
+    model: "DKM"
+    state: MemoryState
+    inverse: Inverse
+
+    def decode(self, w: Float[Tensor, "*b Q K"]) -> Likelihood:
+        return self.model.decode(memory.read(self.state, w))
+
+    def address(self, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q K"]:
+        return memory.address(self.model.encode(x), self.state, self.model.noise_var, self.inverse)
+
+    def energy(
+        self, likelihood: Likelihood, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
+    ) -> Float[Tensor, "*b Q"]:
+        return self.model.kl_weights(w, self.inverse) - likelihood.log_prob(x)
+
+    def settle(self, w: Float[Tensor, "*b Q K"]) -> Step:
+        """The mode at w, and the energy of the two."""
+        likelihood = self.decode(w)
+        x = likelihood.mode()
+        return Step(x, w, self.energy(likelihood, x, w))
+
+
 def energy(
     model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
 ) -> Float[Tensor, "*b Q"]:
     """E(x, w) = −ln p(x | decoder(Rᵀw)) + KL(q(w) ‖ p(w)), with w the mean of q [sec. 3.5]."""
-    likelihood = model.decode(memory.read(state, w))
-    return model.kl_weights(w, model.inverse(state)) - likelihood.log_prob(x)
+    memory_ = Memory(model, state, model.inverse(state))
+    return memory_.energy(memory_.decode(w), x, w)
 
 
-def recall(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"], steps: int) -> Recall:
-    """Feed the mode of the prediction back as the next cue, `steps` times [sec. 3.5].
+def recall(
+    model: "DKM",
+    state: MemoryState,
+    x: Float[Tensor, "*b Q c h w"],
+    steps: int = 15,
+    method: str = "least-squares",
+    *,
+    noise: float | None = None,
+    mask: Float[Tensor, "*#b #Q #c h w"] | None = None,
+    temperature: float = 1.0,
+    generator: torch.Generator | None = None,
+    callback: Callback | None = None,
+) -> Recall:
+    """Clean up cues, in `steps` steps [sec. 3.5]; each step's energy is that of the pair x, w it ends with.
 
-        w ← address(encoder(x))        x ← mode p(x | decoder(Rᵀw))
-
-    Each step's energy is that of the pair it ends with. A memory is inverted once for all cues and steps.
+    noise, mask: for descent, how cues were corrupted: the probability that a bit was flipped (binary images) or the
+    variance of noise added (others), estimated for each cue if None; and which pixels to trust (1) or not (0).
+    temperature, generator: for stochastic; 1 is the model's own chain, 0 is least-squares.
+    callback: called after every step that is made, with its number and where all cues are.
     """
-    checks.count("steps", steps)
-    return _recall(model, state, model.inverse(state), x, steps)
+    check(steps, method, noise, mask, temperature, generator, model, x)
+    at = Memory(model, state, model.inverse(state))
+    return follow(PATHS[method](at, x, Options(noise, mask, temperature, generator)), steps, callback)
 
 
 def sample(
-    model: "DKM", state: MemoryState, n: int, steps: int, generator: torch.Generator | None = None
+    model: "DKM",
+    state: MemoryState,
+    n: int,
+    steps: int = 15,
+    generator: torch.Generator | None = None,
+    method: str = "least-squares",
+    *,
+    temperature: float = 1.0,
+    callback: Callback | None = None,
 ) -> Recall:
-    """Draw n patterns from each memory: the first step decodes w ~ p(w), the others are recall [sec. 3.5]."""
+    """Draw n patterns from each memory: the first step decodes w ~ p(w), the others are recall [sec. 3.5].
+
+    Descent goes on from the w that was drawn; the other methods from the image.
+    """
     checks.count("n", n)
-    checks.count("steps", steps)
+    check(steps, method, None, None, temperature, generator if method == "stochastic" else None)
+    at = Memory(model, state, model.inverse(state))
     shape = (*state.R.shape[:-2], n, state.R.shape[-2])
     w = torch.randn(shape, generator=generator, dtype=state.R.dtype, device=state.R.device)
-    inverse = model.inverse(state)
-    x, cost = _settle(model, state, inverse, w)
-    first = Recall(x[None], w[None], cost[None])
-    if steps == 1:
-        return first
-    return Recall(*map(torch.cat, zip(first, _recall(model, state, inverse, x, steps - 1), strict=True)))
+
+    def path() -> Iterator[Step]:
+        first = at.settle(w)
+        yield first
+        if method == "descent":
+            yield from fall(at, first)
+        else:
+            yield from PATHS[method](at, first.x, Options(temperature=temperature, generator=generator))
+
+    return follow(path(), steps, callback)
 
 
-def _recall(
-    model: "DKM", state: MemoryState, inverse: Inverse, x: Float[Tensor, "*b Q c h w"], steps: int
-) -> Recall:
-    path = []
-    for _ in range(steps):
-        w = memory.address(model.encode(x), state, model.noise_var, inverse)
-        x, cost = _settle(model, state, inverse, w)
-        path.append((x, w, cost))
-    return Recall(*map(torch.stack, zip(*path, strict=True)))
+def follow(path: Iterator[Step], steps: int, callback: Callback | None) -> Recall:
+    """Make the steps of a path; where it ends early, its last step is the rest."""
+    made: list[Step] = []
+    for number in range(steps):
+        after = next(path, None)
+        if after is None:
+            break
+        made.append(after)
+        if callback is not None:
+            callback(number, after)
+    made += made[-1:] * (steps - len(made))
+    return Recall(*map(torch.stack, zip(*made, strict=True)))
 
 
-def _settle(
-    model: "DKM", state: MemoryState, inverse: Inverse, w: Float[Tensor, "*b Q K"]
-) -> tuple[Float[Tensor, "*b Q c h w"], Float[Tensor, "*b Q"]]:
-    """The mode at w, and the energy of the two."""
-    likelihood = model.decode(memory.read(state, w))
-    x = likelihood.mode()
-    return x, model.kl_weights(w, inverse) - likelihood.log_prob(x)
+def least_squares(at: Memory, x: Float[Tensor, "*b Q c h w"], _: Options) -> Iterator[Step]:
+    """w ← address(encoder(x)), x ← mode p(x | decoder(Rᵀw)), until no image changes [sec. 3.5]."""
+    while True:
+        after = at.settle(at.address(x))
+        yield after
+        if same(after.x, x):
+            return
+        x = after.x
+
+
+def stochastic(at: Memory, x: Float[Tensor, "*b Q c h w"], options: Options) -> Iterator[Step]:
+    """w ~ q(w | x), x ~ p(x | decoder(Rᵀw)): the Markov chain that the paper leaves to the future [sec. 5]."""
+    temperature, generator = options.temperature, options.generator
+    if temperature == 0:
+        yield from least_squares(at, x, options)
+        return
+    while True:
+        mean = at.address(x)
+        drawn = at.model.draw_weights(mean, at.state, at.inverse, generator)
+        w = mean + temperature**0.5 * (drawn - mean)
+        likelihood = at.decode(w)
+        x = likelihood.tempered(temperature).sample(generator)
+        yield Step(x, w, at.energy(likelihood, x, w))
+
+
+def downhill(at: Memory, x: Float[Tensor, "*b Q c h w"], options: Options) -> Iterator[Step]:
+    """Infer w from the cue; every step after that lowers E(x, w), or leaves it."""
+    first = at.settle(infer(at, x, options))
+    yield first
+    yield from fall(at, first)
+
+
+def fall(at: Memory, here: Step) -> Iterator[Step]:
+    """Lower E(x, w) in w and in x in turn, until nobody gains.
+
+    w by descent, x ← mode p(x | decoder(Rᵀw)), which is the least of E at w. Neither can raise E.
+    Proof: test_energy_never_rises.
+    """
+    H = curvature(at, here.w)
+    while True:
+        x = here.x
+        point = descent.start(lambda w, x=x: at.energy(at.decode(w), x, w), here.w, H)  # type: ignore[misc]
+        for _ in range(TRIES_CLEAN):
+            point = descent.step(lambda w, x=x: at.energy(at.decode(w), x, w), point)  # type: ignore[misc]
+        after = at.settle(point.v)
+        # the same number on paper; what another order of summation makes of it must not look like a rise
+        better = after.energy <= here.energy
+        after = Step(*(torch.where(shaped(better, a), a, b) for a, b in zip(after, here, strict=True)))
+        yield after
+        if bool((here.energy - after.energy).amax() < STILL) and same(after.x, here.x):
+            return
+        here, H = after, point.H
+
+
+def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float[Tensor, "*b Q K"]:
+    """The weights that explain a cue y best, as an image seen through a channel that corrupts.
+
+        E(w; y) = −ln Σ_x p(y | x) p(x | decoder(Rᵀw)) + ½ ‖w‖²
+
+    Bits flipped with probability f: P(y = 1) = (1 − f) p + f (1 − p). Noise added: variances add. Pixels outside
+    the mask say nothing. If f, or the variance, is not known, it is one more number to descend in.
+    """
+    K, mask = at.state.R.shape[-2], options.mask
+
+    def cost(v: Float[Tensor, "*b Q n"]) -> Float[Tensor, "*b Q"]:
+        w, likelihood = v[..., :K], at.decode(v[..., :K])
+        return 0.5 * w.square().sum(-1) - likelihood.through(level(likelihood, v, K, options)).log_prob(y, mask)
+
+    starts = [with_noise(at, w, y, options) for w in guesses(at, y, mask)]
+    with torch.no_grad():
+        costs = torch.stack([cost(v) for v in starts])
+    v = torch.where((costs[0] <= costs[1])[..., None], starts[0], starts[1])
+    H = curvature(at, v[..., :K])
+    if options.noise is None:
+        # a full step in the logarithm of the noise: the curvature is about the number of pixels that deviate
+        H = pad(H, (0, 1, 0, 1)) + torch.diag(pad(v.new_full((1,), 0.02), (K, 0)))
+    point = descent.start(cost, v, H)
+    for _ in range(TRIES):
+        before, point = point.energy, descent.step(cost, point)
+        if bool(((before - point.energy < STILL) & (point.size < 1e-3)).all()):
+            break
+    return point.v[..., :K]
+
+
+def level(likelihood: Likelihood, v: Float[Tensor, "*b Q n"], K: int, options: Options) -> Float[Tensor, "*b Q"]:
+    """The noise that was given, or what the last entry of v stands for: f = ½ sigmoid(v), or a variance exp(v)."""
+    if options.noise is not None:
+        return torch.full_like(v[..., 0], options.noise)
+    return 0.5 * v[..., K].sigmoid() if isinstance(likelihood, Bernoulli) else v[..., K].exp()
+
+
+def with_noise(
+    at: Memory, w: Float[Tensor, "*b Q K"], y: Float[Tensor, "*b Q c h w"], options: Options
+) -> Float[Tensor, "*b Q n"]:
+    """w, and where the noise is to be estimated, a first guess of it: what w leaves unexplained."""
+    if options.noise is not None:
+        return w
+    with torch.no_grad():
+        likelihood = at.decode(w)
+    mask = torch.ones_like(y) if options.mask is None else options.mask.expand_as(y)
+    pixels = mask.sum((-3, -2, -1)).clamp(min=1)
+    if isinstance(likelihood, Bernoulli):
+        wrong = ((y - likelihood.logits.sigmoid()).abs() * mask).sum((-3, -2, -1)) / pixels
+        guess = torch.special.logit(2 * wrong.clamp(0.02, 0.4))
+    else:
+        guess = (((y - likelihood.mean).square() * mask).sum((-3, -2, -1)) / pixels).clamp(min=1e-4).log()
+    return torch.cat([w, guess[..., None]], dim=-1)
+
+
+def guesses(
+    at: Memory, y: Float[Tensor, "*b Q c h w"], mask: Tensor | None
+) -> tuple[Float[Tensor, "*b Q K"], Float[Tensor, "*b Q K"]]:
+    """Where to begin: the address of the cue, and that of the cue smoothed, which knows less of the noise.
+
+    Least squares shrink an address, the more the less of the cue is to be trusted; so the second is taken larger.
+    """
+    smooth = blur(y, mask)
+    if isinstance(at.model.decode(at.state.R[..., :1, :]), Bernoulli):
+        smooth = (smooth > 0.5).to(y)
+    cue = y if mask is None else torch.where(mask.bool(), y, smooth)
+    with torch.no_grad():
+        return at.address(cue), 1.5 * at.address(smooth)
+
+
+def blur(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*b c h w"]:
+    """Average over a Gaussian of one pixel's width, over trusted pixels only."""
+    trusted = torch.ones_like(x) if mask is None else mask.expand_as(x).to(x)
+    i = torch.arange(-3, 4, dtype=x.dtype, device=x.device)
+    window = torch.exp(-0.5 * (i[:, None].square() + i.square()))[None, None]
+    size = x.shape[-2:]
+    above, below = (conv2d(a.reshape(-1, 1, *size), window, padding=3) for a in (x * trusted, trusted))
+    return (above / below.clamp(min=1e-6)).reshape(x.shape)
+
+
+def curvature(at: Memory, w: Float[Tensor, "*b Q K"]) -> Float[Tensor, "*b Q K K"]:
+    """A first guess of the inverse Hessian in w: the covariance noise_var P of w given a code."""
+    H: Tensor = (at.model.noise_var * at.inverse.P)[..., None, :, :]
+    return H.expand(*w.shape, w.shape[-1])
+
+
+PATHS = {"least-squares": least_squares, "descent": downhill, "stochastic": stochastic}
+
+
+class Mixing(NamedTuple):
+    """How well chains mix, from one number per step, such as the energy."""
+
+    autocorrelation: Float[Tensor, "lags"]
+    """The mean correlation of steps that are 0, 1, … apart."""
+    time: float
+    """The integrated autocorrelation time: so many steps are worth one independent draw."""
+    effective: float
+    """Independent draws that all chains together are worth."""
+    r_hat: float
+    """Spread of all chains over that within one, 1 when they have forgotten where they began (split R̂)."""
+
+
+def mixing(values: Float[Tensor, "S *chains"]) -> Mixing:
+    """Judge chains by the values they went through; the first tenth is left out.
+
+    time = 1 + 2 Σ ρ_l up to the first pair of lags whose sum is not positive (Geyer's initial sequence).
+    """
+    chains = values[len(values) // 10 :].flatten(1).double()
+    S, n = chains.shape
+    if S < 4:
+        raise ValueError(f"values: expected at least 5 steps to judge how chains mix, got {len(values)}")
+    centred = chains - chains.mean()
+    variance = centred.square().mean().clamp(min=torch.finfo(centred.dtype).tiny)
+    lags = [(centred[: S - lag] * centred[lag:]).mean() / variance for lag in range(S // 2)]
+    correlation = torch.stack(lags)
+    pairs = correlation[: 2 * (len(correlation) // 2)].reshape(-1, 2).sum(-1)
+    positive = int((pairs > 0).long().cumprod(0).sum())
+    time = max(1.0, float(2 * pairs[:positive].sum() - 1))
+    parts = chains[: 2 * (S // 2)].reshape(2, S // 2, n)  # halves of chains count as chains
+    within, between = parts.var(1).mean(), parts.mean(1).var()
+    r_hat = float(((within * (S // 2 - 1) / (S // 2) + between) / within).sqrt()) if within > 0 else 1.0
+    return Mixing(correlation, time, S * n / time, r_hat)
+
+
+def check(
+    steps: int,
+    method: str,
+    noise: float | None,
+    mask: Tensor | None,
+    temperature: float,
+    generator: torch.Generator | None,
+    model: "DKM | None" = None,
+    x: Tensor | None = None,
+) -> None:
+    """Refuse what a method cannot use, rather than pass over it."""
+    checks.count("steps", steps)
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    if method != "descent" and (noise is not None or mask is not None):
+        name = "noise" if noise is not None else "mask"
+        raise ValueError(f"{name}: expected none with method {method!r}; only descent knows of a channel")
+    if method != "stochastic" and (temperature != 1 or generator is not None):
+        name = "temperature" if temperature != 1 else "generator"
+        raise ValueError(f"{name}: expected none with method {method!r}; only stochastic draws at random")
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"temperature: expected a number of at least 0, got {temperature}")
+    if noise is not None and model is not None:
+        most = 0.5 if model.config.likelihood == "bernoulli" else math.inf
+        if not 0 <= noise < most:
+            wanted = "a flip probability from 0 to less than 0.5" if most == 0.5 else "a variance of at least 0"
+            raise ValueError(f"noise: expected {wanted}, got {noise}")
+    if mask is not None and x is not None:
+        try:
+            shape = torch.broadcast_shapes(mask.shape, x.shape)
+        except RuntimeError:
+            shape = None
+        if shape != x.shape or mask.shape[-2:] != x.shape[-2:]:
+            raise ValueError(f"mask: expected a shape that fits {checks.shape(x)}, got {checks.shape(mask)}")
+        if checks.deep(mask) and not bool(((mask == 0) | (mask == 1)).all()):
+            raise ValueError("mask: expected 1 for a pixel to trust and 0 for one that is lost, got other values")
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(a, b)
+
+
+def shaped(which: Tensor, like: Tensor) -> Tensor:
+    """A choice for each cue, with the axes of what is chosen."""
+    return which.reshape(*which.shape, *(1,) * (like.ndim - which.ndim))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 # 256 grey levels on [−1, 1) lie this far apart.
 LEVEL = 1 / 128
@@ -20,9 +20,21 @@ class Bernoulli(NamedTuple):
 
     logits: Float[Tensor, "*b c h w"]
 
-    def log_prob(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b"]:
-        """ln p(x) = Σ x ln p + (1 − x) ln(1 − p), p = sigmoid(logits)."""
-        return -binary_cross_entropy_with_logits(self.logits, x, reduction="none").sum((-3, -2, -1))
+    def log_prob(
+        self, x: Float[Tensor, "*b c h w"], mask: Float[Tensor, "*#b #c h w"] | None = None
+    ) -> Float[Tensor, "*b"]:
+        """ln p(x) = Σ x ln p + (1 − x) ln(1 − p), p = sigmoid(logits); of a mask's pixels alone if it is given."""
+        return -_total(binary_cross_entropy_with_logits(self.logits, x, reduction="none"), mask)
+
+    def through(self, flips: Float[Tensor, "*#b"]) -> "Bernoulli":
+        """The same pixels after each was flipped with probability `flips`: p' = (1 − flips) p + flips (1 − p)."""
+        on, off = logsigmoid(self.logits), logsigmoid(-self.logits)
+        stay, turn = (a[..., None, None, None] for a in (torch.log1p(-flips), flips.log()))
+        return Bernoulli(torch.logaddexp(stay + on, turn + off) - torch.logaddexp(stay + off, turn + on))
+
+    def tempered(self, temperature: float) -> "Bernoulli":
+        """p^(1 / temperature), normalised."""
+        return Bernoulli(self.logits / temperature)
 
     def mode(self) -> Float[Tensor, "*b c h w"]:
         """Round the probabilities [sec. 3.5]."""
@@ -34,15 +46,25 @@ class Bernoulli(NamedTuple):
 
 
 class Gaussian(NamedTuple):
-    """Real pixels around a mean, with one standard deviation for all of them."""
+    """Real pixels around a mean, with one standard deviation for all of an image's pixels."""
 
     mean: Float[Tensor, "*b c h w"]
-    scale: Float[Tensor, ""]
+    scale: Float[Tensor, "*#b #c #h #w"]
 
-    def log_prob(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b"]:
-        """ln p(x) = −½ Σ ( ((x − mean) / scale)² + ln 2π scale² )."""
+    def log_prob(
+        self, x: Float[Tensor, "*b c h w"], mask: Float[Tensor, "*#b #c h w"] | None = None
+    ) -> Float[Tensor, "*b"]:
+        """ln p(x) = −½ Σ ( ((x − mean) / scale)² + ln 2π scale² ); over the pixels of a mask if there is one."""
         square = ((x - self.mean) / self.scale).square()
-        return -0.5 * (square + math.log(2 * math.pi) + 2 * self.scale.log()).sum((-3, -2, -1))
+        return -0.5 * _total(square + math.log(2 * math.pi) + 2 * self.scale.log(), mask)
+
+    def through(self, noise_var: Float[Tensor, "*#b"]) -> "Gaussian":
+        """The same pixels after noise was added to each: variances add."""
+        return Gaussian(self.mean, (self.scale.square() + noise_var[..., None, None, None]).sqrt())
+
+    def tempered(self, temperature: float) -> "Gaussian":
+        """p^(1 / temperature), normalised."""
+        return Gaussian(self.mean, self.scale * temperature**0.5)
 
     def mode(self) -> Float[Tensor, "*b c h w"]:
         """Take the mean [sec. 3.5]."""
@@ -55,6 +77,10 @@ class Gaussian(NamedTuple):
 
 
 Likelihood = Bernoulli | Gaussian
+
+
+def _total(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*b"]:
+    return (x if mask is None else x * mask).sum((-3, -2, -1))
 
 
 def dequantise(x: Float[Tensor, "..."], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:

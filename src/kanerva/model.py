@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -119,18 +119,35 @@ class DKM(nn.Module):
         return bounds[::-1]
 
     def recall(
-        self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], steps: int = 15, method: str = "least-squares"
+        self,
+        state: MemoryState,
+        x: Float[Tensor, "*b Q c h w"],
+        steps: int = 15,
+        method: str = "least-squares",
+        **options: Any,
     ) -> Recall:
-        """Clean up cues by attractor dynamics: a trajectory of `steps` images, weights and energies [sec. 3.5]."""
-        if method != "least-squares":
-            raise ValueError(f"method: expected 'least-squares', got {method!r}")
-        return dynamics.recall(self, state, x, steps)
+        """Clean up cues by attractor dynamics: a trajectory of `steps` images, weights and energies [sec. 3.5].
+
+        method: least-squares (the paper's), descent (knows, or finds out, how cues were corrupted, and never raises
+        the energy) or stochastic. Options are those of `dynamics.recall`.
+        """
+        self._check_images(x, "Q")
+        return dynamics.recall(self, state, x, steps, method, **options)
 
     def sample(
-        self, state: MemoryState, n: int, steps: int = 15, generator: torch.Generator | None = None
+        self,
+        state: MemoryState,
+        n: int,
+        steps: int = 15,
+        generator: torch.Generator | None = None,
+        method: str = "least-squares",
+        **options: Any,
     ) -> Recall:
-        """Draw n images like those written: w ~ p(w), then attractor dynamics [sec. 3.5]."""
-        return dynamics.sample(self, state, n, steps, generator)
+        """Draw n images like those written: w ~ p(w), then attractor dynamics [sec. 3.5].
+
+        Options are those of `dynamics.sample`: temperature, callback.
+        """
+        return dynamics.sample(self, state, n, steps, generator, method, **options)
 
     def energy(
         self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]

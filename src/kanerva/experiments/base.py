@@ -1,0 +1,172 @@
+"""What every experiment has in common: its flags, the models and images it is made with, and its file of results."""
+
+import base64
+import dataclasses
+import json
+import math
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import __version__, storage
+from ..config import DataConfig, RunConfig, from_dict
+from ..data import ClassImages
+from ..distributed import choose
+from ..files import atomic_write
+from ..model import DKM, load
+from ..progress import bar
+from ..train import load_images
+
+
+class Subject(NamedTuple):
+    """A trained model, and images of classes that it has seen and has not."""
+
+    name: str
+    model: DKM
+    seen: ClassImages
+    unseen: ClassImages
+    about: dict[str, Any]
+    """Where the model comes from, for the file of results."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """One experiment. Its fields are its flags; `run` gives the numbers for one model."""
+
+    checkpoint: tuple[str, ...] = ("omniglot",)
+    """Models, one after another: checkpoints, folders of runs, or omniglot for the one that comes along."""
+    dataset: str | None = None
+    """Other images than those it was trained on: glyphs, omniglot or a path."""
+    data_dir: str | None = None
+    """Where the files of omniglot are."""
+    seed: int = 0
+    """Decides episodes and noise."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, …"""
+    smoke: bool = False
+    """A few seconds' worth of it, to see that it runs."""
+    out: Path | None = None
+    """Where results go, NAME.json and figures beside it; otherwise to experiments/ in the first run's folder."""
+
+    NAME: ClassVar[str]
+    SMOKE: ClassVar[dict[str, Any]]
+    """Smaller values of its own flags, for --smoke."""
+
+    def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
+        """The numbers for one model; `tick` is called `rounds` times, as the work goes on."""
+        raise NotImplementedError
+
+    @property
+    def rounds(self) -> int:
+        """How often `run` calls `tick`."""
+        raise NotImplementedError
+
+    def main(self) -> Path:
+        """Run it with every model, and write the results and their figures."""
+        from . import plots
+
+        work = dataclasses.replace(self, **self.SMOKE) if self.smoke else self
+        began = time.perf_counter()
+        models = []
+        for place in work.checkpoint:
+            subject = find(place, work)
+            generator = torch.Generator(subject.model.R0.device).manual_seed(work.seed)
+            with torch.no_grad(), bar(f"{work.NAME}: {subject.name}", work.rounds) as advance:
+                result = work.run(subject, generator, lambda: advance(1))
+            models.append({"name": subject.name, **subject.about, "result": result})
+        flags = {k: v for k, v in dataclasses.asdict(work).items() if k not in ("checkpoint", "out", "smoke")}
+        results = {
+            "experiment": work.NAME,
+            "date": time.strftime("%Y-%m-%d"),
+            "command": f"kanerva experiment {work.NAME}{' --smoke' if work.smoke else ''}",
+            "config": flags,
+            "smoke": work.smoke,
+            "versions": {"kanerva": __version__, "torch": torch.__version__, "python": platform.python_version()},
+            "device": str(choose(work.device)),
+            "seconds": round(time.perf_counter() - began, 1),
+            "models": models,
+        }
+        path = work.place()
+        save(path, results)
+        plots.draw(results, path)
+        return path
+
+    def place(self) -> Path:
+        """Where its results go."""
+        if self.out is not None:
+            return self.out if self.out.suffix == ".json" else self.out / f"{self.NAME}.json"
+        first = Path(self.checkpoint[0])
+        folder = first if first.is_dir() else first.parent if first.suffix else Path("runs") / first
+        return folder / "experiments" / f"{self.NAME}.json"
+
+
+def find(place: str, work: Experiment) -> Subject:
+    """Load a model and the images that it is to be tried with."""
+    model = load(place).to(choose(work.device))
+    path = storage.find(place)
+    _, saved = storage.load(path)
+    run = saved.get("run")
+    config = DataConfig() if run is None else from_dict(RunConfig, run, f"{path}: run").data
+    config = dataclasses.replace(
+        config, dataset=work.dataset or config.dataset, data_dir=work.data_dir or config.data_dir
+    )
+    seen, unseen = load_images(config, choose(work.device))
+    name = place if not Path(place).exists() else Path(place).name if Path(place).is_dir() else Path(place).stem
+    about = {"checkpoint": place, "step": saved.get("step"), "crc32": saved.get("crc32"), "dataset": config.dataset}
+    return Subject(name, model, seen, unseen, about)
+
+
+def save(path: Path, results: dict[str, Any]) -> None:
+    """Write results as JSON, whole or not at all."""
+    with atomic_write(path) as file:
+        file.write((json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def mean(values: Tensor) -> dict[str, float]:
+    """Mean and standard error of one number per episode (the independent unit), over the first axis."""
+    values = values.double().flatten(1).mean(1) if values.ndim > 1 else values.double()
+    spread = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return {"mean": float(values.mean()), "stderr": spread}
+
+
+def means(values: Tensor) -> dict[str, list[float]]:
+    """`mean` for each entry of the first axis: (S, episodes, …) gives S means and S standard errors."""
+    rows = [mean(row) for row in values]
+    return {key: [row[key] for row in rows] for key in ("mean", "stderr")}
+
+
+def pack(x: Tensor) -> dict[str, Any]:
+    """Images for JSON: bits of binary ones, bytes of others, in base 64."""
+    pixels = x.detach().cpu().numpy()
+    binary = bool(((pixels == 0) | (pixels == 1)).all())
+    data = np.packbits(pixels.astype(np.uint8)) if binary else ((pixels + 1) * 127.5).clip(0, 255).astype(np.uint8)
+    return {"shape": list(x.shape), "binary": binary, "data": base64.b64encode(data.tobytes()).decode()}
+
+
+def unpack(packed: dict[str, Any]) -> "np.ndarray[Any, np.dtype[np.float32]]":
+    """What `pack` packed: ink from 0 to 1 for binary images, else from 0 to 1 of the range."""
+    data = np.frombuffer(base64.b64decode(packed["data"]), np.uint8)
+    count = math.prod(packed["shape"])
+    flat = np.unpackbits(data)[:count] if packed["binary"] else data / 255
+    return flat.reshape(packed["shape"]).astype(np.float32)
+
+
+def distinct(images: ClassImages, batch: int, length: int, generator: torch.Generator) -> Tensor:
+    """Episodes without an image twice, so that every one has a right answer of its own."""
+    noise = torch.rand(batch, len(images), generator=generator, device=images.device)
+    return images.images(noise.topk(length, dim=1).indices)
+
+
+def distances(x: Tensor, stored: Tensor) -> Tensor:
+    """Wrong pixels (binary) or root mean square differences between images x (…, Q) and stored (…, T)."""
+    a, b = x.flatten(-3), stored.flatten(-3)
+    if bool(((stored == 0) | (stored == 1)).all()):
+        return torch.cdist(a, b, p=1)
+    return torch.cdist(a, b) / math.sqrt(a.shape[-1])
