@@ -229,7 +229,10 @@ class DKM(nn.Module):
 
 
 def load(path: str | Path) -> DKM:
-    """Load a model from what `DKM.save` or training wrote (a file, or a run's folder); averaged weights if any."""
+    """Load a model that comes along ("omniglot"), or what `DKM.save` or training wrote (a file, or a run's folder).
+
+    Weights are the averaged ones where there are any.
+    """
     path = storage.find(path)
     tensors, about = storage.load(path)
     model = DKM(from_dict(ModelConfig, about.get("model"), f"{path}: model"))

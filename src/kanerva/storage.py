@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .files import atomic_write
 
 FORMAT = 1
+WEIGHTS = Path(__file__).parent / "weights"
 
 
 def save(path: str | Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -30,7 +31,8 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save` wrote; a file that is missing, damaged or not ours is an error that says so."""
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+        known = f"; models that come along: {', '.join(shipped())}" if not path.suffix else ""
+        raise FileNotFoundError(f"{path}: no such file{known}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             note = (file.metadata() or {}).get("kanerva")
@@ -55,9 +57,16 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def find(path: str | Path) -> Path:
-    """A file's own path, or that of the last checkpoint in a run's folder."""
+    """A file's own path, that of the last checkpoint in a run's folder, or that of a model that comes along."""
+    if str(path) in shipped():
+        return WEIGHTS / f"{path}.safetensors"
     path = Path(path)
     return path / "last.safetensors" if path.is_dir() else path
+
+
+def shipped() -> list[str]:
+    """The names of the models that come with the package."""
+    return sorted(file.stem for file in WEIGHTS.glob("*.safetensors"))
 
 
 def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

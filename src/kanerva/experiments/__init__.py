@@ -1,1 +1,1 @@
-"""The paper's experiments, and what its reviewers asked for: each computes numbers, writes JSON, draws its figures."""
+"""The paper's experiments, and what its reviewers asked for: each computes numbers, writes JSON, draws figures."""

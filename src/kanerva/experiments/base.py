@@ -1,4 +1,4 @@
-"""What every experiment has in common: its flags, the models and images it is made with, and its file of results."""
+"""What experiments have in common: flags, the models and images they are made with, files of results."""
 
 import base64
 import dataclasses
