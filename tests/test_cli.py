@@ -47,13 +47,15 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "--help")
-    assert all(word in text for word in ("train", "evaluate", "info", "data"))
+    assert all(word in text for word in ("train", "evaluate", "experiment", "report", "info", "data"))
     assert said(capsys) == text
     assert kanerva.__version__ in said(capsys, "--version")
 
 
 @pytest.mark.parametrize(
-    "command", [["train"], ["train", "demo"], ["train", "omniglot"], ["evaluate"], ["info"], ["data"]], ids=" ".join
+    "command",
+    [["train"], ["train", "demo"], ["train", "omniglot"], ["evaluate"], ["report"], ["info"], ["data"]],
+    ids=" ".join,
 )
 def test_every_flag_is_explained(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
@@ -79,7 +81,11 @@ def test_every_field_has_its_help(kind: type) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["trian"], "command: expected one of train, evaluate, info, data, got 'trian'; did you mean 'train'?"),
+        (
+            ["trian"],
+            "command: expected one of train, evaluate, experiment, report, info, data, got 'trian'; "
+            "did you mean 'train'?",
+        ),
         (
             ["train", "dmo"],
             "preset: expected one of demo, omniglot-paper, omniglot, got 'dmo'; did you mean 'demo'?",
@@ -91,6 +97,17 @@ def test_every_field_has_its_help(kind: type) -> None:
         (["train", "demo", "--steps", "0"], "expected 1 or more, got 0"),
         (["train", "demo", "--device", "gpu"], "device: expected auto, cpu, cuda"),
         (["data", "--dataset", "glyfs"], "did you mean 'glyphs'?"),
+        (
+            ["experiment", "capcity"],
+            "experiment: expected one of those below, got 'capcity'; did you mean 'capacity'?",
+        ),
+        (["experiment", "order", "--sed", "1"], "--seed"),
+        (
+            ["experiment", "order", "--checkpoint", "nowhere"],
+            "kanerva: nowhere: no such file; models that come along",
+        ),
+        (["report"], "RUN"),
+        (["report", "nowhere"], "kanerva: nowhere: no such run; expected a run's folder, a checkpoint, or a model"),
         (["data", "--dataset", "omniglot", "--data-dir", "nowhere"], "images_background.zip"),
     ],
     ids=str,
@@ -196,6 +213,26 @@ def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert about["test"]["images"] == 64
     with Image.open(tmp_path / "sheet.png") as image:
         assert image.size == (64, 96)
+
+
+def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["capacity", "denoising", "sampling", "basins", "order", "fixed-points"]
+    text = said(capsys, "experiment")
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == names
+    assert said(capsys, "experiment", "--help") == text
+    answer = refused(capsys, "experiment", "fixed-point")
+    assert "did you mean 'fixed-points'?" in answer
+    assert text.split("\n\n")[0] in answer
+
+
+def test_help_draws_nothing() -> None:
+    """The list of experiments is quick: neither they nor Matplotlib are imported for it."""
+    code = (
+        "import sys; from kanerva.cli import main; main(['--help']); main(['experiment']); "
+        "print([m for m in sys.modules if m.startswith(('matplotlib', 'kanerva.experiments.', 'kanerva.report'))])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
 
 
 def test_the_command_is_installed() -> None:

@@ -7,13 +7,13 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import tyro
 from PIL import Image
 
-from . import __version__, storage
+from . import __version__, experiments, storage
 from .config import PRESETS, DataConfig, RunConfig, from_dict
 from .data import ClassImages, nearest
 from .distributed import choose
@@ -74,6 +74,7 @@ class Evaluate:
         about = {
             "checkpoint": str(path),
             "step": saved.get("step"),
+            "crc32": saved.get("crc32"),
             "dataset": config.dataset,
             "split": "test",
             "mean_image": mean_image_nats(seen, unseen),
@@ -128,7 +129,56 @@ class Data:
             sheet(unseen, self.preview)
 
 
-COMMANDS = {"train": Train, "evaluate": Evaluate, "info": Info, "data": Data}
+@dataclass(frozen=True)
+class Experiment:
+    """Make one of the paper's experiments: numbers, and figures of them."""
+
+    arguments: list[str]
+    """Its name and flags, which are its class's own."""
+
+    def run(self) -> None:
+        if not self.arguments or self.arguments[0] in ("-h", "--help"):
+            print(f"{names()}\n\nkanerva experiment NAME --help lists the flags of one.")
+            return
+        name, *flags = self.arguments
+        if name not in experiments.EXPERIMENTS:
+            close = nearest(name, experiments.EXPERIMENTS)
+            raise ValueError(f"experiment: expected one of those below, got {name!r}{close}\n\n{names()}")
+        work = tyro.cli(experiments.find(name), prog=f"kanerva experiment {name}", args=flags)
+        path = work.main()
+        summary = getattr(work, "summary", None)
+        if callable(summary):
+            print(summary(json.loads(path.read_text("utf-8"))))
+        # those of a run before this one, with other models, are older
+        drawn = [file for file in experiments.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
+        print("\n".join(map(str, [path, *drawn])))
+
+
+@dataclass(frozen=True)
+class Report:
+    """Put a run's curve, scores and figures on one HTML page, which opens without a network."""
+
+    place: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """A run's folder, a checkpoint, or omniglot for the model that comes along."""
+    out: Path | None = None
+    """The page; otherwise report.html in the run's folder."""
+    experiments: Path | None = None
+    """Where results of experiments are; otherwise experiments/ in the run's folder."""
+
+    def run(self) -> None:
+        from . import report
+
+        print(report.write(self.place, self.out, self.experiments))
+
+
+COMMANDS = {
+    "train": Train,
+    "evaluate": Evaluate,
+    "experiment": Experiment,
+    "report": Report,
+    "info": Info,
+    "data": Data,
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -149,6 +199,8 @@ def main(arguments: list[str] | None = None) -> None:
 
 def parse(command: str, arguments: list[str]) -> Any:
     """The arguments of a command as one of the classes above."""
+    if command == "experiment":
+        return Experiment(arguments)
     if command != "train":
         return tyro.cli(COMMANDS[command], prog=f"kanerva {command}", args=arguments)
     if arguments and not arguments[0].startswith("-"):
@@ -162,11 +214,17 @@ def known(kind: str, word: str, words: Iterable[str]) -> None:
         raise ValueError(f"{kind}: expected one of {', '.join(words)}, got {word!r}{nearest(word, words)}")
 
 
+def names() -> str:
+    """The experiments, one a line."""
+    return "\n".join(f"  {name:12} {entry.line}" for name, entry in experiments.EXPERIMENTS.items())
+
+
 def usage() -> str:
     rows = "\n".join(f"  {name:10} {kind.__doc__}" for name, kind in COMMANDS.items())
     return (
         f"kanerva {__version__}: the Dynamic Kanerva Machine, a generative memory\n\n{rows}\n\n"
-        "kanerva COMMAND --help lists the flags of a command; kanerva train PRESET --help those of a preset."
+        "kanerva COMMAND --help lists the flags of a command; kanerva train PRESET --help those of a preset, and "
+        "kanerva experiment NAME --help those of an experiment."
     )
 
 

@@ -1,0 +1,157 @@
+"""Denoising: pictures, measures step by step, and the grid of damages."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from . import COLOURS, MARKERS, METHODS, curve, sheet
+
+NEAREST = "stored image nearest to the cue (keeps all images)"
+"""The yardstick: what a memory that keeps every image could do."""
+
+
+def figures(results: dict[str, Any]) -> dict[str, Figure]:
+    """Pictures, steps and the grid, for each model."""
+    return each(results, {"pictures": pictures, "steps": steps, "grid": grid})
+
+
+def each(results: dict[str, Any], parts: dict[str, Callable[[dict[str, Any]], Figure]]) -> dict[str, Figure]:
+    """Every figure for every model; where there are several models, their names end the figures' names."""
+    models = results["models"]
+    return {
+        f"{end}-{model['name']}" if len(models) > 1 else end: part(model["result"])
+        for model in models
+        for end, part in parts.items()
+    }
+
+
+def pictures(result: dict[str, Any]) -> Figure:
+    """Originals, cues and steps of recall, a row each."""
+    names = result["pictures"]["rows"]
+    rows, columns = result["pictures"]["images"]["shape"][:2]
+    figure = Figure(figsize=(1.4 + 0.4 * columns, 0.4 * rows + 0.3), layout="constrained")
+    axes = figure.subplots()
+    sheet(axes, result["pictures"]["images"])
+    label_rows(axes, names)
+    axes.set_title(f"Recall from {result['headline']}")
+    return figure
+
+
+def label_rows(axes: Axes, names: list[str]) -> None:
+    """Put a name to the left of each row of a sheet."""
+    height = np.diff(axes.get_ylim()).item() / -len(names)
+    for row, name in enumerate(names):
+        axes.text(-2, (row + 0.5) * height, name, ha="right", va="center", fontsize=8)
+
+
+def steps(result: dict[str, Any]) -> Figure:
+    """Wrong pixels, energy and the share that is right, at every step of recall."""
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    wrong, energy, right = figure.subplots(1, 3)
+    for method, values in result["steps"].items():
+        x = 1 + np.arange(len(values["wrong"]["mean"]))
+        for axes, key in ((wrong, "wrong"), (energy, "energy"), (right, "right")):
+            curve(axes, x, values[key], method, METHODS[method])
+    singles(energy, {method: result["paths"][method] for method in ("least-squares", "descent")})
+    energy.axhline(result["stored"]["energy"]["mean"], color="0.5", ls="-.", label="stored images themselves")
+    yardsticks(wrong, right, result)
+    for axes in (wrong, energy, right):
+        axes.set_xlabel("step")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    wrong.set_title(f"{unit(result)}, from {result['headline']}")
+    energy.set_title("energy, nats (thin: single cues)")
+    right.set_title("nearest to the right stored image")
+    right.yaxis.set_major_formatter(PercentFormatter(1))
+    wrong.set_ylim(bottom=0)
+    right.set_ylim(0, 1.05)
+    shares = {m: 100 * float(np.mean(v["rose"]["mean"][1:] or [0])) for m, v in result["steps"].items()}
+    legend(
+        figure, {method: f"{method} ({share:.2g} % of steps raise the energy)" for method, share in shares.items()}
+    )
+    return figure
+
+
+def singles(axes: Axes, paths: dict[str, list[list[float]]]) -> None:
+    """Energies of single cues, thin, as the paper draws them."""
+    for method, lines in paths.items():
+        for line in lines:
+            axes.plot(1 + np.arange(len(line)), line, color=COLOURS[METHODS[method]], lw=0.4, alpha=0.3)
+
+
+def legend(figure: Figure, names: dict[str, str] | None = None, columns: int = 3) -> None:
+    """One legend for all axes, below them; `names` says more of some lines."""
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault((names or {}).get(label, label), handle)
+    figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns)
+
+
+def yardsticks(wrong: Axes, right: Axes, result: dict[str, Any]) -> None:
+    """Lines for the cue itself, and for the nearest of the stored images."""
+    cell = next(cell for cell in result["cells"] if cell["name"] == result["headline"])
+    wrong.axhline(cell["cue"]["wrong"]["mean"], color="0.5", ls=(0, (1, 3)), label="cue")
+    right.axhline(cell["nearest"]["right"]["mean"], color="0.4", ls="--", label=NEAREST)
+    right.axhline(result["chance"], color="0.5", ls=":", label="chance")
+
+
+def unit(result: dict[str, Any]) -> str:
+    return f"wrong pixels of {result['pixels']}" if result["binary"] else "root mean square error"
+
+
+def grid(result: dict[str, Any]) -> Figure:
+    """The last step against the level of noise, and for every other kind of damage."""
+    figure = Figure(figsize=(9, 6.4), layout="constrained")
+    upper, lower = figure.subplots(2, 2, height_ratios=(1.1, 1))
+    levels = [cell for cell in result["cells"] if cell["kind"] != "other"]
+    others = [cell for cell in result["cells"] if cell["kind"] == "other"][::-1]
+    for above, below, key in zip(upper, lower, ("wrong", "right"), strict=True):
+        against_level(above, levels, key)
+        by_damage(below, others, key)
+        above.set_xlabel("share of bits flipped" if result["binary"] else "standard deviation of noise")
+        if result["binary"]:
+            above.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            above.set_xticks([cell["level"] for cell in levels])
+        title = f"{unit(result)}, last step" if key == "wrong" else "nearest to the right stored image, last step"
+        above.set_title(title)
+        below.set_title(title)
+    upper[1].yaxis.set_major_formatter(PercentFormatter(1))
+    lower[1].xaxis.set_major_formatter(PercentFormatter(1))
+    lower[1].set_yticklabels([])
+    legend(figure)
+    return figure
+
+
+def against_level(axes: Axes, cells: list[dict[str, Any]], key: str) -> None:
+    """A curve for each method over the levels it was tried at, and one for the nearest stored image."""
+    for method, number in METHODS.items():
+        tried = [cell for cell in cells if method in cell["methods"]]
+        values = columns([cell["methods"][method][key] for cell in tried])
+        if tried:
+            curve(axes, [cell["level"] for cell in tried], values, method, number)
+    nearest = [cell["nearest"][key]["mean"] for cell in cells]
+    axes.plot([cell["level"] for cell in cells], nearest, color="0.4", marker="|", ms=10, ls="--", label=NEAREST)
+    axes.set_ylim(0, 1.05 if key == "right" else None)
+
+
+def by_damage(axes: Axes, cells: list[dict[str, Any]], key: str) -> None:
+    """A point for each method and kind of damage, one below the other."""
+    for method, number in METHODS.items():
+        rows = [i for i, cell in enumerate(cells) if method in cell["methods"]]
+        values = columns([cells[i]["methods"][method][key] for i in rows])
+        y, colour, marker = [i + 0.2 - 0.2 * number for i in rows], COLOURS[number], MARKERS[number]
+        axes.errorbar(values["mean"], y, xerr=values["stderr"], ls="none", color=colour, marker=marker)
+    nearest = [cell["nearest"][key]["mean"] for cell in cells]
+    axes.plot(nearest, range(len(cells)), color="0.4", marker="|", ms=14, ls="none")
+    axes.set_yticks(range(len(cells)), [cell["name"] for cell in cells])
+    axes.set_ylim(-0.5, len(cells) - 0.5)
+    axes.set_xlim(0 if key == "right" else axes.get_xlim()[0], 1.05 if key == "right" else None)
+
+
+def columns(rows: list[dict[str, float]]) -> dict[str, list[float]]:
+    """Means and standard errors, each as one list."""
+    return {key: [row[key] for row in rows] for key in ("mean", "stderr")}

@@ -1,0 +1,759 @@
+"""A run on one HTML page: what it is, its scores, its curve and its experiments. It opens without a network.
+
+`gather` reads files and `page` writes HTML; nothing is computed. All that comes from a file is escaped, and what is
+missing or cannot be read is said on the page.
+"""
+
+import base64
+import contextlib
+import html
+import importlib
+import io
+import json
+import math
+import platform
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+
+import torch
+from PIL import Image
+
+from . import __version__, experiments, storage
+from .data import nearest
+from .experiments import EXPERIMENTS
+from .files import atomic_write
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDEST = 2200
+"""Pixels of a figure, eleven inches as experiments draw; the page shows fewer, and fine screens all."""
+
+
+class Results(NamedTuple):
+    """A file of results."""
+
+    path: Path
+    data: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.data["experiment"])
+
+    @property
+    def title(self) -> str:
+        known = EXPERIMENTS.get(self.name)
+        return known.title if known else self.name.replace("-", " ").capitalize()
+
+
+class Material(NamedTuple):
+    """What a page is made of."""
+
+    name: str
+    place: str
+    folder: Path
+    checkpoint: dict[str, Any]
+    """What the checkpoint says of itself, with the numbers that its memory learned; empty if there is none."""
+    config: dict[str, Any]
+    metrics: list[dict[str, Any]]
+    scores: list[dict[str, Any]]
+    """Evaluations of this checkpoint, the one to begin with first."""
+    results: list[Results]
+    missing: list[str]
+    """What was looked for and not found, or could not be read."""
+
+
+def write(place: str | Path, out: Path | None = None, results: Path | None = None) -> Path:
+    """Write the report of a run's folder, a checkpoint or a model that comes along; returns the page's path."""
+    material = gather(str(place), results)
+    if out is None:
+        end = f"-{material.name}" if Path(place).is_file() else ""
+        out = material.folder / f"report{end}.html"
+    elif out.is_dir():
+        out = out / "report.html"
+    text = page(material)
+    with atomic_write(out) as file:
+        file.write(text.encode("utf-8", "replace"))
+    return out
+
+
+# Reading
+
+
+def gather(place: str, where: Path | None = None) -> Material:
+    """Read all that there is about a run; `where` are its results, if not in the usual folder."""
+    path, comes_along = Path(place), place in storage.shipped()
+    if not comes_along and not path.exists():
+        raise FileNotFoundError(
+            f"{place}: no such run; expected a run's folder, a checkpoint, or a model that comes along: "
+            f"{', '.join(storage.shipped())}{nearest(place, storage.shipped())}"
+        )
+    whole = path.is_dir() and not comes_along
+    # where experiments put their results when not told otherwise
+    folder = Path("runs") / place if comes_along else path if whole else path.parent
+    if where is not None and not where.is_dir():
+        raise FileNotFoundError(f"{where}: no such folder; expected one with results of experiments")
+    where = folder / "experiments" if where is None else where
+    usual = ("config.json", "metrics.jsonl", "last.safetensors")
+    if whole and not where.is_dir() and not any((path / name).exists() for name in usual):
+        raise FileNotFoundError(
+            f"{path}: expected a run's folder with {', '.join(usual)}, got one with none of them"
+        )
+
+    missing: list[str] = []
+    checkpoint = describe(storage.find(place), missing if whole else None)
+    config, metrics = checkpoint.get("run"), []
+    if whole:
+        config = read(path / "config.json", missing) or config
+        metrics = lines(path / "metrics.jsonl", missing)
+    if not isinstance(config, dict):
+        config = {"model": checkpoint.get("model")} if checkpoint else {}
+    results, scores = collect(where, folder, checkpoint, missing)
+    dataset = at(config, "data", "dataset")
+    for line in metrics[::-1]:
+        if is_score(line.get("test")):
+            scores.append({**line["test"], "step": line.get("step"), "dataset": dataset})
+            break
+    # on its own kind of images, and then on as many as possible
+    scores.sort(key=lambda s: (s.get("dataset") != dataset, s.get("classes") is not None, -number(s.get("images"))))
+    name = path.resolve().name if whole else path.stem
+    return Material(name, place, folder, checkpoint, config, metrics, scores, results, missing)
+
+
+def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
+    """What a checkpoint says, and the numbers in it that mean something by themselves."""
+    try:
+        tensors, about = storage.load(path)
+    except (OSError, ValueError) as error:
+        if missing is None:
+            raise
+        missing.append(str(error))
+        return {}
+    own = storage.part(tensors, "average.") or storage.part(tensors, "model.")
+    learned = {
+        name: math.exp(float(own[key]))
+        for name in ("noise", "prior", "weight")
+        if (key := f"log_{name}_var") in own and own[key].numel() == 1
+    }
+    size = sum(x.numel() for name, x in tensors.items() if name.startswith("model."))
+    return {**about, "parameters": size, "learned": learned, "file": path.name}
+
+
+def read(path: Path, missing: list[str]) -> dict[str, Any]:
+    """A file with a JSON object in it; an empty one where there is none."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        missing.append(f"{path}: no such file")
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        missing.append(f"{path}: could not be read ({error})")
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; one that was cut short by a crash is left out."""
+    if not path.is_file():
+        missing.append(f"{path}: no such file, so there is no training curve")
+        return []
+    found = []
+    for line in path.read_text("utf-8", "replace").splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            found.append(json.loads(line))
+    return [line for line in found if isinstance(line, dict)]
+
+
+def collect(
+    where: Path, folder: Path, checkpoint: dict[str, Any], missing: list[str]
+) -> tuple[list[Results], list[dict[str, Any]]]:
+    """Results of experiments in the order of the list of experiments, and evaluations of this checkpoint."""
+    results, scores = [], []
+    for path in sorted({*where.glob("*.json"), *folder.glob("*.json")} - {folder / "config.json"}):
+        data = read(path, missing)
+        if isinstance(data.get("experiment"), str) and path.parent == where:
+            results.append(Results(path, data))
+        elif is_score(data) and "crc32" in data:
+            if data["crc32"] == checkpoint.get("crc32"):
+                scores.append(data)
+            else:
+                missing.append(f"{path}: the score of another checkpoint, left out")
+    order = list(EXPERIMENTS)
+    results.sort(key=lambda r: (order.index(r.name) if r.name in order else len(order), r.path))
+    return results, scores
+
+
+def is_score(data: Any) -> bool:
+    return isinstance(data, dict) and all(is_number(data.get(name)) for name in ("nats", "nats_stderr"))
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def number(value: Any) -> float:
+    return value if is_number(value) else 0
+
+
+def at(tree: Any, *names: str) -> Any:
+    """tree[a][b], or None where there is no such thing."""
+    for name in names:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return tree
+
+
+def part(tree: Any, name: str) -> dict[str, Any]:
+    """A dictionary in a dictionary; an empty one where there is none."""
+    found = at(tree, name)
+    return found if isinstance(found, dict) else {}
+
+
+# Numbers for people
+
+
+def show(value: Any) -> str:
+    """A value of JSON; a mean with its standard error where it has one."""
+    if isinstance(value, dict) and is_number(value.get("mean")):
+        return plus_minus(value["mean"], value.get("stderr"))
+    if value is None or isinstance(value, bool):
+        return "–" if value is None else "yes" if value else "no"
+    if isinstance(value, int | float):
+        return (f"{value:,}" if isinstance(value, int) else f"{value:.4g}").replace("-", "−")
+    return ", ".join(map(show, value)) if isinstance(value, list) else str(value)
+
+
+def plus_minus(mean: float, error: Any) -> str:
+    """54.48 ± 0.43: the error with two digits, the mean with as many places."""
+    if not is_number(error) or error <= 0:
+        return show(mean)
+    places = min(max(1 - math.floor(math.log10(error)), 0), 6)
+    return f"{mean:,.{places}f} ± {error:,.{places}f}".replace("-", "−")
+
+
+def percent(value: Any) -> str:
+    """A share, or a mean of shares."""
+    if isinstance(value, dict):
+        return f"{plus_minus(100 * value['mean'], 100 * value['stderr'])} %"
+    return f"{show(100 * value)} %"
+
+
+class Table(NamedTuple):
+    """The numbers to know of one model's results."""
+
+    head: list[str]
+    rows: list[list[Any]]
+
+
+def models(results: Results) -> list[dict[str, Any]]:
+    found = results.data.get("models")
+    return [model for model in found if isinstance(model, dict)] if isinstance(found, list) else []
+
+
+def key_numbers(name: str, result: Any) -> Table:
+    """A summary in the results, what is known to matter in them, or else all plain numbers."""
+    summary = at(result, "summary")
+    if name in KEYS and not isinstance(summary, dict):
+        with contextlib.suppress(Exception):  # results of another version may hold anything
+            head, rows = KEYS[name](result)
+            return Table(head, [[show(cell) for cell in row] for row in rows])
+    plain = leaves(summary if isinstance(summary, dict) else result)
+    return Table(["", ""], [[label, show(value)] for label, value in plain[:16]])
+
+
+def leaves(tree: Any, prefix: str = "", depth: int = 4) -> list[tuple[str, Any]]:
+    """The single numbers and words of nested dictionaries, with their places; lists are left to figures."""
+    found = []
+    for name, value in tree.items() if isinstance(tree, dict) else ():
+        label = f"{prefix}{name}".replace("_", " ")
+        if isinstance(value, dict) and not is_number(value.get("mean")):
+            if depth and "data" not in value:  # which would be images
+                found += leaves(value, f"{label}, ", depth - 1)
+        elif not isinstance(value, list) and not (isinstance(value, str) and len(value) > 60):
+            found.append((label, value))
+    return found
+
+
+def key_capacity(result: dict[str, Any]) -> Table:
+    rows = []
+    for classes, curves in zip(result["classes"], result["curves"], strict=True):
+        for i in sorted({0, len(result["lengths"]) - 1}):
+            nats, apart, right = (point(curves[name], i) for name in ("nats", "distance", "right"))
+            rows.append([f"{result['lengths'][i]} images of {classes} classes", nats, apart, percent(right)])
+    return Table(["", "nats per image", result["unit"], "nearest to the right image"], rows)
+
+
+def key_denoising(result: dict[str, Any]) -> Table:
+    cell = next(cell for cell in result["cells"] if cell["name"] == result["headline"])
+    unit = f"wrong pixels of {result['pixels']}" if result["binary"] else "root mean square error"
+    rows: list[list[Any]] = [["the cue", cell["cue"]["wrong"], None, None]]
+    rows += [[n, m["wrong"], percent(m["right"]), percent(m["rose"])] for n, m in cell["methods"].items()]
+    other = cell["nearest"]
+    rows.append(["nearest stored image to the cue", other["wrong"], percent(other["right"]), None])
+    return Table([f"from {cell['name']}", unit, "nearest to the right image", "steps that raise the energy"], rows)
+
+
+def key_sampling(result: dict[str, Any]) -> Table:
+    rows = [
+        [name, found["to stored"], found["to training"], found["distinct"], found["reached"]]
+        for name, found in result["sets"].items()
+    ]
+    rows.append(["all stored images equally likely", None, None, None, result["by chance"]])
+    unit = "pixels" if result["binary"] else "root mean square"
+    return Table(
+        ["", f"{unit} from the nearest stored", "and training image", "different ones", "stored images reached"],
+        rows,
+    )
+
+
+def key_basins(result: dict[str, Any]) -> Table:
+    rows: list[list[Any]] = []
+    for label, curves in (("noise", result["noise"]), ("images", result["loads"])):
+        for method in (name for name in curves if name != "x"):
+            for i in sorted({0, len(curves["x"]) // 2, len(curves["x"]) - 1}):
+                shares = [percent(point(curves[method][name], i)) for name in ("right", "near", "other", "blank")]
+                rows.append([f"{method}, {label} {curves['x'][i]:g}", *shares])
+    for method, level in result["radius"].items():
+        half = "none tried" if level is None else level
+        rows.append([f"{method}, noise with which half go wrong", half, None, None, None])
+    within = f"within {show(100 * result['near'])} % of"
+    return Table(["", "nearest to the right image", f"{within} it", f"{within} another", "blank"], rows)
+
+
+def key_order(result: dict[str, Any]) -> Table:
+    wanted = (
+        ("score, nats per image", lambda found: found["nats"]),
+        ("its standard deviation over orders", lambda found: found["score"]["spread"]),
+        ("spread of read-outs, of that between images", lambda found: percent(found["readout"]["share"])),
+        ("spread of the memory, of that between episodes", lambda found: percent(found["memory"]["share"])),
+        ("nats by which weights are out of date", lambda found: found["stale"]),
+    )
+    both = [result[name]["write"] for name in ("untrained", "trained")]
+    return Table(["", "untrained", "trained"], [[label, *map(pick, both)] for label, pick in wanted])
+
+
+def key_fixed_points(result: dict[str, Any]) -> Table:
+    def within(found: dict[str, Any]) -> str:
+        return percent(found["within"]["last"][found["within"]["limits"].index(0.05)])
+
+    wanted = (
+        ("wrong pixels after one step", lambda found: point(found["wrong"], 0)),
+        ("wrong pixels at the end", lambda found: point(found["wrong"], -1)),
+        ("at most 5 % of pixels wrong at the end", within),
+        ("nearest to the right image at the end", lambda found: percent(found["right"])),
+        ("ends at a fixed point", lambda found: percent(found["ends"]["fixed"])),
+        ("ends in a cycle", lambda found: percent(found["ends"]["cycle"])),
+        ("different ends in a memory", lambda found: found["attractors"]),
+        ("stable at the image", lambda found: percent(found["smooth"]["radius"]["image"]["stable"])),
+        ("stable where recall ends", lambda found: percent(found["smooth"]["radius"]["recall"]["stable"])),
+        ("stable where its smooth map leads", lambda found: percent(found["smooth"]["radius"]["smooth"]["stable"])),
+    )
+    both = [result["cues"][name] for name in ("stored", "others")]
+    rows = [[label, *map(pick, both)] for label, pick in wanted]
+    return Table(["", "from stored images", "from other images"], rows)
+
+
+KEYS: dict[str, Callable[[dict[str, Any]], Table]] = {
+    "capacity": key_capacity,
+    "denoising": key_denoising,
+    "sampling": key_sampling,
+    "basins": key_basins,
+    "order": key_order,
+    "fixed-points": key_fixed_points,
+}
+
+
+def point(values: dict[str, Any], i: int) -> dict[str, float]:
+    """One of many means with its standard error."""
+    return {name: values[name][i] for name in ("mean", "stderr")}
+
+
+def own_words(results: Results) -> str:
+    """The experiment's own summary, if it has one."""
+    with contextlib.suppress(Exception):  # results of another version may hold anything
+        summary = getattr(experiments.find(results.name)(), "summary", None)
+        return str(summary(results.data)).strip() if callable(summary) else ""
+    return ""
+
+
+def score_line(score: dict[str, Any]) -> str:
+    """What a score was measured on."""
+    dataset = score.get("dataset")
+    parts = [
+        f"{show(score.get('images'))} test images{f' of {plain_name(dataset)}' if dataset else ''} "
+        f"in {show(score.get('episodes'))} episodes of {show(score.get('length'))}",
+        f"from {show(score['classes'])} classes each" if score.get("classes") else "",
+        f"seed {score.get('seed')}",
+        f"after {show(score['step'])} steps" if is_number(score.get("step")) else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def plain_name(dataset: Any) -> str:
+    """A data set's name; of a path its last part."""
+    return Path(str(dataset)).name or str(dataset)
+
+
+def sentence(material: Material) -> str:
+    """What the model is."""
+    model, about = part(material.config, "model"), material.checkpoint
+    step, planned = about.get("step"), at(material.config, "train", "steps")
+    dataset = at(material.config, "data", "dataset")
+    parts = []
+    if is_number(model.get("rows")) and is_number(model.get("code")):
+        parts.append(f"a memory of {show(model['rows'])} rows for codes of {show(model['code'])} numbers")
+    if about.get("parameters"):
+        parts.append(f"{show(about['parameters'])} parameters")
+    if is_number(step):
+        parts.append(
+            f"{show(step)}{f' of {show(planned)}' if is_number(planned) and planned != step else ''} steps"
+        )
+    on = f" trained on {plain_name(dataset)}" if dataset else ""
+    return f"A Dynamic Kanerva Machine{on}{': ' if parts else ''}{', '.join(parts)}."
+
+
+# HTML
+
+
+def e(value: object) -> str:
+    """Text that is safe between tags and in attributes."""
+    return html.escape(str(value))
+
+
+def paragraph(text: str, kind: str = "") -> str:
+    return f'<p class="{kind}">{text}</p>\n' if kind else f"<p>{text}</p>\n"
+
+
+def table(rows: list[list[str]], head: list[str], kind: str = "") -> str:
+    """A table of escaped cells; the first of a row is its name."""
+    top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    body = ""
+    for name, *cells in rows:
+        body += f'<tr><th scope="row">{name}</th>' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n"
+    inner = f"<thead><tr>{top}</tr></thead>\n<tbody>\n{body}</tbody>"
+    return f'<div class="scroll"><table class="{kind}">{inner}</table></div>\n'
+
+
+def details(title: str, tree: Any) -> str:
+    """JSON that can be opened up."""
+    text = json.dumps(tree, indent=1, ensure_ascii=False, default=str)
+    return f"<details><summary>{e(title)}</summary><pre>{e(text)}</pre></details>\n"
+
+
+def section(name: str, title: str, *parts: str) -> str:
+    return f'<section id="{anchor(name)}">\n<h2>{e(title)}</h2>\n{"".join(parts)}</section>\n'
+
+
+def anchor(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "section"
+
+
+def picture(data: bytes, caption: str, alternative: str) -> str:
+    """A figure in a white card, with its picture inside the page; the caption is HTML."""
+    with Image.open(io.BytesIO(data), formats=["PNG"]) as image:
+        image.load()
+        width, height = image.size
+        if width > WIDEST:
+            width, height = WIDEST, max(1, round(height * WIDEST / width))
+            buffer = io.BytesIO()
+            image.convert("RGBA").resize((width, height), Image.Resampling.LANCZOS).save(
+                buffer, "png", optimize=True
+            )
+            data = buffer.getvalue()
+    # on a phone a wide figure is slid sideways rather than made too small to read
+    kind = ' class="wide"' if width > 1.7 * height else ""
+    source = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    return (
+        f'<figure><div class="card"><img{kind} src="{source}" alt="{e(alternative)}" width="{width // 2}" '
+        f'height="{height // 2}"></div>\n<figcaption>{caption}</figcaption></figure>\n'
+    )
+
+
+SCORES = {
+    "nats": (
+        "score",
+        "What it takes to say an image, given the memory: the sum of the two below. Lower is better.",
+    ),
+    "reconstruction": ("reconstruction", "−ln p(x | w, M): the error of what is read from memory and decoded."),
+    "kl_weights": ("KL(w)", "What it takes to say where in memory the image is."),
+    "kl_memory": (
+        "KL(M) / T",
+        "What it takes to say what the memory holds; not part of the score, as in the paper.",
+    ),
+    "autoencoder": ("autoencoder alone", "The error without the memory, coded and decoded: the best it could be."),
+    "mean_image": ("mean image", "The score of the dullest model, which predicts the mean of the training images."),
+    "bits_per_dimension": ("in bits", "The score in bits for each pixel and channel."),
+}
+
+
+def scores(material: Material) -> str:
+    """The score that the page begins with, term by term, and other evaluations."""
+    if not material.scores:
+        command = f"kanerva evaluate {material.place} --json > {material.folder}/evaluation.json"
+        return section("scores", "Scores", paragraph(f"None yet; <code>{e(command)}</code> makes one."))
+    first, *others = material.scores
+    rows = []
+    for name, (label, text) in SCORES.items():
+        if is_number(value := first.get(name)):
+            both = plus_minus(value, first["nats_stderr"]) if name == "nats" else f"{value:,.2f}".replace("-", "−")
+            rows.append([e(label), e(both), e(text)])
+    parts = [
+        paragraph(f"Nats per image: means over {e(score_line(first))}. Test classes are never trained with."),
+        table(rows, ["", "nats per image", "what it is"], "scores"),
+    ]
+    if others:
+        listed = [[e(score_line(s)), e(plus_minus(s["nats"], s["nats_stderr"]))] for s in others]
+        parts += ["<h3>Other evaluations</h3>\n", table(listed, ["", "nats per image"])]
+    return section("scores", "Scores", *parts)
+
+
+def about_model(material: Material) -> str:
+    """What the checkpoint says of itself."""
+    about, model = material.checkpoint, part(material.config, "model")
+    if not about:
+        return section("model", "The model", paragraph("No checkpoint could be read."))
+    learned, image = part(about, "learned"), model.get("image")
+    rows = [
+        ("checkpoint", about.get("file"), f"Its checksum is {about.get('crc32')}."),
+        ("steps", about.get("step"), "Training steps behind it."),
+        (
+            "parameters",
+            about.get("parameters"),
+            "Numbers learned in training: the codec's, and the memory's prior.",
+        ),
+        ("rows, K", model.get("rows"), "Rows of the memory."),
+        ("code, C", model.get("code"), "Numbers in a row, and in the code of an image."),
+        (
+            "image",
+            " × ".join(map(str, image)) if isinstance(image, list) else None,
+            f"Channels, height and width; the likelihood is {model.get('likelihood')}.",
+        ),
+        ("noise variance", learned.get("noise"), "Learned: how little a code is trusted when it is written."),
+        ("prior variance", learned.get("prior"), "Learned: how unsure an empty memory is of its rows."),
+        ("weight variance", learned.get("weight"), "Learned: how far weights are drawn around their mean."),
+        (
+            "best",
+            about.get("best"),
+            "The least test score of the run, nats per image, with as many images as the last.",
+        ),
+    ]
+    kept = [[e(name), e(show(value)), e(text)] for name, value, text in rows if value is not None]
+    return section("model", "The model", table(kept, ["", "", "what it is"], "scores"))
+
+
+def training(material: Material) -> str:
+    """The curve of the run."""
+    if not material.metrics:
+        return section("training", "Training", paragraph("No curve here: a run's folder has it, in metrics.jsonl."))
+    data = png(plot("training", {"metrics": material.metrics})[""])
+    train = part(material.config, "train")
+    steps = int(max(number(line.get("step")) for line in material.metrics))
+    skipped = sum("skipped" in line for line in material.metrics)
+    unlike = [
+        "training images are changed at random and test images are not" if train.get("augment") else "",
+        "what is tested are averaged weights" if train.get("average") else "",
+    ]
+    because = " and ".join(filter(None, unlike))
+    parts = [
+        "Left, what training makes small: the score, KL(M) / T and the autoencoder's error. Right, the score, on "
+        "training episodes (a running mean, with single reports behind it) and on test classes (with one standard "
+        "error on either side).",
+        f"The two differ in more than their classes: {because}." if because else "",
+        f"Steps left out because they were not finite: {show(skipped)} or more." if skipped else "",
+        f"{show(steps)} steps, seed {train.get('seed')}, from metrics.jsonl.",
+    ]
+    caption = e(" ".join(filter(None, parts)))
+    return section("training", "Training", picture(data, caption, "Loss and score against training steps"))
+
+
+def experiment(results: Results, material: Material) -> str:
+    """One experiment: what it asks, its numbers, its figures."""
+    data, known, config = results.data, EXPERIMENTS.get(results.name), part(results.data, "config")
+    parts = [paragraph(e(known.about))] if known else []
+    if data.get("smoke"):
+        parts.append(paragraph("A smoke run, too small for its numbers to mean anything.", "warning"))
+    made_with = models(results)
+    if material.checkpoint and material.checkpoint.get("crc32") not in [model.get("crc32") for model in made_with]:
+        steps = ", ".join(f"{show(model.get('name'))} at step {show(model.get('step'))}" for model in made_with)
+        parts.append(paragraph(f"Made with another checkpoint than this: {e(steps or 'not known')}.", "warning"))
+    if said := own_words(results):
+        parts.append(f"<pre>{e(said)}</pre>\n")
+    for model in made_with:
+        head, rows = key_numbers(results.name, model.get("result"))
+        if len(made_with) > 1:
+            parts.append(f"<h3>{e(show(model.get('name')))}</h3>\n")
+        if rows:
+            parts.append(table([list(map(e, row)) for row in rows], list(map(e, head))))
+    images = dict.fromkeys(plain_name(model["dataset"]) for model in made_with if model.get("dataset"))
+    provenance = [
+        f"<code>{e(data['command'])}</code>" if data.get("command") else "",
+        f"images of {e(', '.join(images))}" if images else "",
+        f"seed {e(show(config['seed']))}" if "seed" in config else "",
+        f"{e(show(config['episodes']))} episodes" if "episodes" in config else "",
+        e(data.get("date", "")),
+    ]
+    source = ", ".join(filter(None, provenance))
+    shown = 0
+    for end, image in pictures(results):
+        text = caption(results, end)
+        try:
+            parts.append(picture(image, f"{e(text)} {source}.", f"{results.title}. {text}"))
+            shown += 1
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            parts.append(paragraph(f"A figure could not be read: {e(error)}.", "warning"))
+    if not shown:
+        parts.append(paragraph(f"No figures beside {e(results.path.name)}; {source}."))
+    where = f"{results.path.name}; {data.get('device')}, {show(data.get('seconds'))} s"
+    parts.append(details(f"Flags and versions ({where})", {**config, "versions": data.get("versions")}))
+    return section(f"experiment-{results.name}", results.title, *parts)
+
+
+def caption(results: Results, end: str) -> str:
+    """What a figure shows; the ends of names may themselves end with the name of a model."""
+    known = EXPERIMENTS.get(results.name)
+    for name, text in known.figures.items() if known else ():
+        if end == name:
+            return text
+        if name and end.startswith(f"{name}-"):
+            return f"{end[len(name) + 1 :]}: {text}"
+    words = end.replace("-", " ").replace("_", " ").capitalize()
+    return f"{words or results.title}."
+
+
+def pictures(results: Results) -> list[tuple[str, bytes]]:
+    """The figures of results, by the ends of their names: files beside them, or drawn again where there is none.
+
+    Other files of such names were drawn from results that are no more, unless nobody knows what is to be drawn.
+    """
+    stem, beside = results.path.stem, experiments.figures(results.path)
+    files = {path.stem[len(stem) + 1 :]: path.read_bytes() for path in beside}
+    if results.name in EXPERIMENTS:
+        with contextlib.suppress(Exception):  # results of another version may hold anything
+            drawing = plot(EXPERIMENTS[results.name].module, results.data)
+            return [(end, files[end] if end in files else png(figure)) for end, figure in drawing.items()]
+        order = list(EXPERIMENTS[results.name].figures)
+        return sorted(files.items(), key=lambda file: order.index(file[0]) if file[0] in order else len(order))
+    return list(files.items())
+
+
+def plot(module: str, results: dict[str, Any]) -> "dict[str, Figure]":
+    """Make figures, which are not drawn before they are asked for."""
+    from .experiments import plots
+
+    with plots.style():
+        made: dict[str, Figure] = importlib.import_module(f"{plots.__name__}.{module}").figures(results)
+        return made
+
+
+def png(figure: "Figure") -> bytes:
+    from .experiments import plots
+
+    buffer = io.BytesIO()
+    with plots.style():
+        figure.savefig(buffer, format="png", bbox_inches="tight")
+    return buffer.getvalue()
+
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1d1f23; --soft: #5c6470; --paper: #fdfdfc; --line: #dfe2e6;
+  --tint: #f3f4f6; --accent: #0072b2; --warn: #8a4b00; --warn-tint: #fff4e0; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e7ea; --soft: #a1a8b3; --paper: #16181c; --line: #343941;
+    --tint: #20242a; --accent: #56b4e9; --warn: #f0c074; --warn-tint: #33270f; }
+}
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; }
+body { margin: 0 auto; max-width: 52rem; padding: 2rem 1.25rem 4rem; background: var(--paper); color: var(--ink);
+  font: 1rem/1.6 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
+h1, h2, h3, p, figcaption, summary { overflow-wrap: anywhere; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .5rem; }
+h2 { font-size: 1.35rem; line-height: 1.3; margin: 3rem 0 .75rem; padding-top: 1rem;
+  border-top: 1px solid var(--line); }
+h3 { font-size: 1.05rem; margin: 1.75rem 0 .5rem; }
+p { margin: .75rem 0; }
+a { color: var(--accent); }
+nav { margin: 1.5rem 0; }
+nav a { display: inline-block; margin-right: 1rem; }
+.score { margin: 1.25rem 0 0; font-size: 2.2rem; line-height: 1.2; font-weight: 650; }
+.score small { font-size: 1.1rem; font-weight: 400; color: var(--soft); }
+.soft, figcaption, footer { color: var(--soft); font-size: .9rem; }
+.warning { color: var(--warn); background: var(--warn-tint); border-radius: .4rem; padding: .5rem .75rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; margin: 1rem 0; font-size: .95rem; }
+.score, table { font-variant-numeric: tabular-nums; }
+th, td { text-align: left; vertical-align: top; padding: .4rem 1.25rem .4rem 0;
+  border-bottom: 1px solid var(--line); }
+th { font-weight: 500; }
+thead th { color: var(--soft); font-size: .85rem; }
+.scores th, .scores td:nth-child(2) { white-space: nowrap; }
+.scores td:nth-child(3) { color: var(--soft); min-width: 14rem; }
+figure { margin: 1.5rem 0; }
+.card { background: #fff; border: 1px solid var(--line); border-radius: .5rem; padding: .75rem; overflow-x: auto; }
+img { display: block; margin: 0 auto; max-width: 100%; height: auto; }
+figcaption { margin-top: .6rem; }
+code, pre { font: .85em/1.5 ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+pre { background: var(--tint); border-radius: .4rem; padding: .75rem 1rem; overflow-x: auto; }
+details { margin: 1rem 0; }
+summary { cursor: pointer; color: var(--soft); font-size: .9rem; }
+footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); }
+@media (max-width: 40rem) {
+  body { padding-top: 1.25rem; }
+  .score { font-size: 1.75rem; }
+  img.wide { max-width: none; width: 40rem; }
+}
+"""
+
+
+def header(material: Material) -> str:
+    """The model's name, what it is, its score, and a way to each section."""
+    score = paragraph("No score yet.", "soft")
+    if material.scores:
+        first = material.scores[0]
+        value = plus_minus(first["nats"], first["nats_stderr"])
+        score = paragraph(f"{e(value)} <small>nats per test image, lower is better</small>", "score")
+        score += paragraph(f"{e(score_line(first))}; ± is one standard error, over episodes.", "soft")
+    menu = [("scores", "Scores"), ("training", "Training"), ("model", "The model")]
+    menu += [(f"experiment-{results.name}", results.title) for results in material.results]
+    links = "\n".join(f'<a href="#{anchor(name)}">{e(title)}</a>' for name, title in [*menu, ("config", "Config")])
+    notes = "".join(paragraph(e(text), "warning") for text in material.missing)
+    top = f"<h1>{e(material.name)}</h1>\n{paragraph(e(sentence(material)))}{score}"
+    return f"<header>\n{top}<nav>{links}</nav>\n{notes}</header>\n"
+
+
+def footer(material: Material) -> str:
+    """When and with what the page was made."""
+    with_what = f"kanerva {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    saved = material.checkpoint.get("version")
+    by = f"; the checkpoint was written by kanerva {e(saved)}" if saved else ""
+    made = f"Made on {time.strftime('%Y-%m-%d')} by <code>kanerva report</code> of {e(with_what)}{by}."
+    return f"<footer>{made}</footer>\n"
+
+
+def page(material: Material) -> str:
+    """The whole page. Its policy forbids a browser to fetch or to run anything."""
+    made = [experiment(results, material) for results in material.results]
+    if not made:
+        command = f"kanerva experiment NAME --checkpoint {material.place}"
+        text = f"None yet; <code>{e(command)}</code> makes one. Names: {e(', '.join(EXPERIMENTS))}."
+        made = [section("experiments", "Experiments", paragraph(text))]
+    settings = details("All settings", material.config) if material.config else paragraph("Not known.")
+    sections = [scores(material), training(material), about_model(material), *made]
+    main = "".join([*sections, section("config", "Config", settings)])
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{e(material.name)}: a Dynamic Kanerva Machine</title>
+<link rel="icon" href="data:,">
+<style>{STYLE}</style>
+</head>
+<body>
+{header(material)}<main>
+{main}</main>
+{footer(material)}</body>
+</html>
+"""

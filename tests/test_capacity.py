@@ -1,0 +1,131 @@
+"""Capacity: its numbers are those of `evaluate` and of a plain loop, and its figures come from its file alone."""
+
+import dataclasses
+import importlib
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kanerva import DKM, CodecConfig, ModelConfig, evaluate, memory
+from kanerva.data import ClassImages, episodes
+from kanerva.experiments import base
+from kanerva.experiments import capacity as experiment
+from kanerva.experiments.capacity import Capacity, measure, readout
+from kanerva.experiments.plots import capacity as plots
+
+SMALL = ModelConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))
+WORK = Capacity(lengths=(3, 6), classes=(2, 3), episodes=5)
+
+
+def images(binary: bool = True, classes: int = 6) -> ClassImages:
+    pixels = np.random.default_rng(0).integers(0, 2 if binary else 256, (classes * 4, 1, 8, 8), np.uint8)
+    return ClassImages.from_labels(pixels, np.repeat(np.arange(classes), 4), binary=binary)
+
+
+def subject(config: ModelConfig = SMALL) -> base.Subject:
+    torch.manual_seed(0)
+    both = images(config.likelihood == "bernoulli")
+    model = DKM(config).eval()
+    model.backend = "reference"  # which need not be compiled
+    return base.Subject("small", model, both, both, {})
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def result(work: Capacity = WORK, config: ModelConfig = SMALL) -> dict[str, Any]:
+    ticks: list[int] = []
+    with torch.no_grad():
+        numbers = work.run(subject(config), generator(), lambda: ticks.append(1))
+    assert len(ticks) == work.rounds
+    return json.loads(json.dumps(numbers, allow_nan=False))
+
+
+def test_the_error_is_that_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the same 32 episodes, 16 at a time, with the same noise."""
+    drawn = episodes(images(), 32, 6, 2, generator(1))
+    halves = iter(drawn.split(16))
+    # the module, which the package's function of the same name hides
+    monkeypatch.setattr(importlib.import_module("kanerva.evaluate"), "episodes", lambda *_: next(halves))
+    monkeypatch.setattr(experiment, "episodes", lambda *_: drawn)
+    monkeypatch.setattr(experiment, "AT_ONCE", 16 * 6)
+    score = evaluate(subject().model, images(), length=6, count=192, classes=2, seed=0, batch=16)
+    (curves,) = result(Capacity(lengths=(6,), classes=(2,), episodes=32))["curves"]
+    for name in ("nats", "reconstruction", "kl_weights", "kl_memory", "autoencoder"):
+        assert curves[name]["mean"] == [pytest.approx(getattr(score, name), rel=1e-6)]
+    assert curves["nats"]["stderr"] == [pytest.approx(score.nats_stderr, rel=1e-5)]
+
+
+@torch.no_grad()
+def test_read_outs_are_compared_with_their_own_images() -> None:
+    m, x = subject().model, episodes(images(), 3, 5, 2, generator())
+    wrong, right, different = readout(m, x).tolist()
+    for b in range(3):
+        state, _ = memory.write(m.prior(), m.encode(x[b]), m.noise_var)
+        read = m.decode(memory.read(state, memory.address(m.encode(x[b]), state, m.noise_var))).mode()
+        apart = [[int((one != other).sum()) for other in x[b]] for one in read]
+        assert wrong[b] == pytest.approx(sum(apart[t][t] for t in range(5)) / 5)
+        assert right[b] == pytest.approx(sum(apart[t][t] == min(apart[t]) for t in range(5)) / 5)
+        assert different[b] == len({tuple(image.flatten().tolist()) for image in x[b]})
+    assert min(different) < 5
+    assert any(r < 1 for r in right)  # an untrained model; the test would not see the difference otherwise
+
+
+@torch.no_grad()
+def test_a_few_episodes_at_a_time_are_the_same_as_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    m, x = subject().model, episodes(images(), 4, 5, 2, generator())
+    whole = measure(m, x, generator())
+    monkeypatch.setattr(experiment, "AT_ONCE", 11)  # two episodes
+    # all but what noise enters, which comes in other portions
+    torch.testing.assert_close(measure(m, x, generator())[2:], whole[2:])
+
+
+@torch.no_grad()
+def test_short_episodes_are_the_beginnings_of_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def measured(_: DKM, x: torch.Tensor, __: torch.Generator) -> torch.Tensor:
+        seen.append(x)
+        return torch.full((8, len(x)), x.shape[1])
+
+    monkeypatch.setattr(experiment, "measure", measured)
+    numbers = WORK.run(subject(), generator(), lambda: None)
+    assert all(values["mean"] == [3, 6] for curves in numbers["curves"] for values in curves.values())
+    assert [tuple(x.shape[:2]) for x in seen] == [(5, 3), (5, 6)] * 2
+    for short, long in (seen[:2], seen[2:]):
+        assert torch.equal(short, long[:, :3])
+    for x, classes in zip(seen[1::2], (2, 3), strict=True):
+        for episode in x:
+            every = (images().images(torch.arange(24))[:, None] == episode).flatten(2).all(-1)
+            assert len({int(i) // 4 for i in every.any(1).nonzero()}) <= classes
+
+
+def test_numbers_and_their_shape() -> None:
+    numbers = result()
+    assert (numbers["rows"], numbers["unit"]) == (4, "wrong pixels")
+    assert (numbers["lengths"], numbers["classes"]) == ([3, 6], [2, 3])
+    assert len(numbers["curves"]) == 2
+    for curves in numbers["curves"]:
+        assert set(curves) == set(experiment.NAMES)
+        assert all(len(values["mean"]) == len(values["stderr"]) == 2 for values in curves.values())
+    grey = dataclasses.replace(SMALL, likelihood="gaussian")
+    assert result(config=grey)["unit"] == "RMS difference"
+
+
+@pytest.mark.parametrize("models", [1, 3])
+def test_figures_are_drawn_from_the_file(models: int) -> None:
+    numbers = result()
+    named = [{"name": f"model {i}", "result": numbers} for i in range(models)]
+    figure = plots.figures({"models": named})[""]
+    axes = figure.axes
+    assert len(axes) == (3 if models == 1 else 4)
+    assert [line.get_label() for line in axes[0].lines[: len(axes[0].lines) - 1]] == (
+        ["2 classes", "3 classes"] if models == 1 else [f"model {i}" for i in range(3)]
+    )
+    assert axes[0].lines[0].get_ydata().tolist() == numbers["curves"][0]["nats"]["mean"]
+    assert axes[-1].get_xlabel() == "episode length T"
+    figure.savefig("/dev/null", format="svg")

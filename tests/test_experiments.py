@@ -1,0 +1,139 @@
+"""Every experiment by the command line, in its smallest size: it runs, writes, draws, and goes into a report."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kanerva
+from kanerva import DataConfig, experiments, report
+from kanerva.cli import main
+from kanerva.experiments import EXPERIMENTS, plots
+from small import patterns, tiny
+from test_report import read
+
+pytestmark = pytest.mark.usefixtures("no_shape_checks", "coarse")
+
+
+@pytest.fixture
+def coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of few pixels, which are drawn sooner."""
+    monkeypatch.setitem(plots.STYLE, "savefig.dpi", 40)
+
+
+@pytest.fixture(scope="module")
+def binary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a few steps."""
+    folder = tmp_path_factory.mktemp("binary")
+    kanerva.train(tiny(folder), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def grey(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("grey")
+    data = DataConfig(str(patterns(folder, binary=False)))
+    kanerva.train(dataclasses.replace(tiny(folder), data=data), folder / "run")
+    return folder / "run"
+
+
+def numbers(name: str, run: Path, out: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What an experiment finds, without its figures."""
+    monkeypatch.setattr(plots, "draw", lambda results, path: [])
+    work = experiments.find(name)(checkpoint=(str(run),), smoke=True, seed=seed, device="cpu", out=out)
+    return json.loads(work.main().read_text())["models"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["binary", "grey"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_smoke(
+    name: str,
+    kind: str,
+    request: pytest.FixtureRequest,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = request.getfixturevalue(kind)
+    main(["experiment", name, "--smoke", "--checkpoint", str(run), "--device", "cpu"])
+    said = capsys.readouterr().out.splitlines()
+    path = run / "experiments" / f"{name}.json"
+    assert str(path) in said
+    assert {line for line in said if line.endswith(".png")} == set(map(str, experiments.figures(path)))
+    results = json.loads(path.read_text())
+    assert results["experiment"] == name
+    assert results["smoke"]
+    (model,) = results["models"]
+    assert model["crc32"] == report.gather(str(run)).checkpoint["crc32"]
+
+    # the report knows what to say of its numbers and of each of its figures
+    known, found = EXPERIMENTS[name], report.Results(path, results)
+    head, rows = report.KEYS[name](model["result"])
+    assert rows
+    assert {len(row) for row in rows} == {len(head)}
+    ends = [file.stem[len(name) + 1 :] for file in experiments.figures(path)]
+    assert sorted(ends) == sorted(known.figures)
+    text = read(report.write(run)).text
+    assert known.about in text
+    for end in ends:
+        assert report.caption(found, end) == known.figures[end]
+        assert known.figures[end] in text
+
+    if kind == "binary":  # the seed decides
+        assert results["models"] == numbers(name, run, tmp_path, 0, monkeypatch)
+        assert results["models"] != numbers(name, run, tmp_path, 1, monkeypatch)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_flags_are_listed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["experiment", name, "--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert all(
+        flag in text for flag in (f"kanerva experiment {name}", "--checkpoint", "--smoke", "--seed", "--out")
+    )
+
+
+def test_several_models_and_another_place(binary: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    both = [str(binary), str(binary / "best.safetensors")]
+    main(["experiment", "basins", "--smoke", "--checkpoint", *both, "--device", "cpu", "--out", str(tmp_path)])
+    path = tmp_path / "basins.json"
+    assert str(path) in capsys.readouterr().out.splitlines()
+    found = report.Results(path, json.loads(path.read_text()))
+    assert [model["name"] for model in report.models(found)] == ["run", "best"]
+    assert report.caption(found, "energy-best") == f"best: {EXPERIMENTS['basins'].figures['energy']}"
+    # figures are drawn again where they are gone, and those of results that are no more are left out
+    ends = ["recovery-run", "energy-run", "recovery-best", "energy-best"]
+    assert [end for end, _ in report.pictures(found)] == ends
+    (tmp_path / "basins-energy-best.png").rename(tmp_path / "basins-energy.png")
+    shown = dict(report.pictures(found))
+    assert list(shown) == ends
+    assert shown["energy-run"] == (tmp_path / "basins-energy-run.png").read_bytes()
+    assert shown["energy-best"].startswith(b"\x89PNG")
+
+
+def test_an_experiment_may_sum_up(binary: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from kanerva.experiments.capacity import Capacity
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Capacity, "summary", lambda self, results: f"all is <well> on {results['device']}", raising=False
+        )
+        main(
+            [
+                "experiment",
+                "capacity",
+                "--smoke",
+                "--checkpoint",
+                str(binary),
+                "--device",
+                "cpu",
+                "--out",
+                str(tmp_path),
+            ]
+        )
+        assert capsys.readouterr().out.splitlines()[0] == "all is <well> on cpu"
+        assert "all is <well> on cpu" in read(report.write(binary, tmp_path / "report.html", tmp_path)).text

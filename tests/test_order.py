@@ -1,0 +1,223 @@
+"""Order: spreads by hand, what must be zero is zero, and what is called out of date is a divergence."""
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import MultivariateNormal, kl_divergence
+
+from cases import case as random_case
+from kanerva import DKM, CodecConfig, ModelConfig, memory, objective
+from kanerva.data import ClassImages
+from kanerva.experiments import base
+from kanerva.experiments.order import (
+    Case,
+    Order,
+    change,
+    compare,
+    draw,
+    nats,
+    share,
+    spread,
+    staleness,
+    untrained,
+    write,
+)
+from kanerva.experiments.plots import order as plots
+
+SMALL = ModelConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))
+WORK = Order(length=5, episodes=3, orders=4, iterations=(1, 2), blocks=(1, 5))
+
+
+def model(config: ModelConfig = SMALL) -> DKM:
+    torch.manual_seed(0)
+    m = DKM(config).double().eval().requires_grad_(False)
+    m.backend = "reference"  # which need not be compiled
+    m.log_noise_var.fill_(-3.0)  # a memory that holds what is written, so that order matters
+    return m
+
+
+def images(binary: bool = True) -> ClassImages:
+    pixels = np.random.default_rng(0).integers(0, 2 if binary else 256, (24, 1, 8, 8), np.uint8)
+    return ClassImages.from_labels(pixels, np.repeat(np.arange(6), 4), binary=binary)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def drawn(length: int = 5, orders: int = 4, episodes: int = 3) -> Case:
+    x, order = draw(images(), episodes, length, orders, generator())
+    return Case(x.double(), order)
+
+
+def result(config: ModelConfig = SMALL, work: Order = WORK) -> dict[str, Any]:
+    both = images(config.likelihood == "bernoulli")
+    subject = base.Subject("small", model(config).float(), both, both, {})
+    ticks: list[int] = []
+    with torch.no_grad():
+        numbers = work.run(subject, generator(), lambda: ticks.append(1))
+    assert len(ticks) == work.rounds
+    return json.loads(json.dumps(numbers, allow_nan=False))
+
+
+def test_every_order_holds_every_image_once() -> None:
+    x, order = drawn(length=20)
+    assert x.shape == (3, 20, 1, 8, 8)
+    assert len({image.numpy().tobytes() for image in x[0]}) == 20
+    assert torch.equal(order.sort(-1).values, torch.arange(20).expand(4, 3, 20))
+    assert len({tuple(row) for row in order.flatten(0, 1).tolist()}) == 12
+
+
+@pytest.mark.parametrize(("iterations", "block"), [(1, 1), (2, 3)])
+def test_each_order_is_written_as_it_says(iterations: int, block: int) -> None:
+    m, case = model(), drawn()
+    written = write(m, case, iterations, block)
+    for o in range(4):
+        for b in range(3):
+            order = case.order[o, b]
+            state, w = memory.write(m.prior(), m.encode(case.x[b, order]), m.noise_var, iterations, block)
+            torch.testing.assert_close((written.state.R[o, b], written.state.U[o, b]), tuple(state))
+            torch.testing.assert_close(written.w[o, b, order], w)
+
+
+def test_conditioning_again_uses_the_weights_of_the_final_memory() -> None:
+    m, case = model(), drawn()
+    first, again = write(m, case, 1, 1), write(m, case, 1, 1, again=True)
+    w = memory.address(m.encode(case.x), first.state, m.noise_var)
+    torch.testing.assert_close(again.w, w)
+    exact = memory.condition(m.prior((4, 3)), w, m.encode(case.x).expand(4, 3, 5, 6), m.noise_var)
+    torch.testing.assert_close(again.state, exact)
+    assert not torch.allclose(first.state.R, again.state.R)
+
+
+def spreads(numbers: dict[str, Any]) -> list[float]:
+    kinds = [numbers[kind] for kind in ("score", "readout", "memory")]
+    return [kind["spread"]["mean"] for kind in kinds] + [kind["share"] for kind in kinds]
+
+
+def test_one_image_has_one_order() -> None:
+    m, case = model(), drawn(length=1)
+    assert spreads(compare(m, case, write(m, case, 1, 1), 0)) == [0.0] * 6
+
+
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_one_block_has_no_order(iterations: int) -> None:
+    m, case = model(), drawn()
+    assert max(spreads(compare(m, case, write(m, case, iterations, 5), 0))) < 1e-9  # rounding
+    assert min(spreads(compare(m, case, write(m, case, iterations, 1), 0))) > 1e-4
+
+
+def test_spreads_by_hand() -> None:
+    m, case = model(), drawn()
+    written = write(m, case, 1, 1)
+    numbers = compare(m, case, written, seed=3)
+    z, R = m.encode(case.x), written.state.R
+    w = memory.address(z, written.state, m.noise_var)
+    scores, reads = nats(m, case.x, written.state, w, 3).numpy(), (w @ R).numpy()
+    R, R0 = R.numpy(), m.R0.numpy()
+
+    def deviations(values: Any) -> Any:  # over orders, of one episode each
+        return [((v - v.mean(0)) ** 2).sum() / 3 for v in values.swapaxes(0, 1)]
+
+    def sizes(values: Any) -> Any:
+        return [(v**2).sum() / 4 for v in values.swapaxes(0, 1)]
+
+    assert numbers["nats"]["mean"] == pytest.approx(scores.mean())
+    assert numbers["score"]["spread"]["mean"] == pytest.approx(scores.std(0, ddof=1).mean())
+    between = scores.mean(0).std(ddof=1)
+    assert numbers["score"]["share"] == pytest.approx(np.sqrt(np.mean(deviations(scores))) / between)
+    relative = np.sqrt(np.divide(deviations(reads), sizes(reads)))
+    assert numbers["readout"]["spread"]["mean"] == pytest.approx(relative.mean())
+    means = reads.mean(0).reshape(15, 6)
+    between = np.sqrt(((means - means.mean(0)) ** 2).sum() / 14)
+    assert numbers["readout"]["share"] == pytest.approx(np.sqrt(np.mean(deviations(reads)) / 5) / between)
+    relative = np.sqrt(np.divide(deviations(R), sizes(R - R0)))
+    assert numbers["memory"]["spread"]["mean"] == pytest.approx(relative.mean())
+    between = np.sqrt(((R.mean(0) - R.mean((0, 1))) ** 2).sum() / 2)
+    assert numbers["memory"]["share"] == pytest.approx(np.sqrt(np.mean(deviations(R))) / between)
+    codes = z.numpy().reshape(15, 6)
+    spread_of_codes = ((codes - codes.mean(0)) ** 2).sum() / 14
+    assert numbers["error"] == pytest.approx(np.sqrt(((z.numpy() - reads) ** 2).sum(-1).mean() / spread_of_codes))
+    kl = memory.kl_memory(written.state, m.prior()).mean(0) / 5
+    assert numbers["kl_memory"]["mean"] == pytest.approx(float(kl.mean()))
+    assert numbers["each"]["kl_memory"] == pytest.approx(kl.tolist())
+
+
+def test_shares_compare_like_with_like() -> None:
+    """Numbers that are as far apart between orders as between episodes have a share of one."""
+    values = torch.randn(2000, 3, generator=generator())
+    assert share(values, torch.randn(2000, generator=generator(1))) == pytest.approx(1, abs=0.05)
+    assert float(spread(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), 1)) == pytest.approx(5 / 2**0.5)
+
+
+@pytest.mark.parametrize("weights", ["isotropic", "full"])
+def test_the_score_is_that_of_the_model(weights: str) -> None:
+    """Written in the order of the episode, with the noise that the model itself would draw."""
+    m = model(dataclasses.replace(SMALL, weights=weights))  # type: ignore[arg-type]
+    x, order = drawn(orders=2)
+    order = torch.arange(5).expand_as(order)
+    written = write(m, Case(x, order), 1, 1)
+    w = memory.address(m.encode(x), written.state, m.noise_var)
+    exact = objective.nats(m(x, generator(7)))
+    torch.testing.assert_close(nats(m, x, written.state, w, 7), exact.expand(2, 3))
+
+
+def test_what_is_out_of_date_is_a_divergence() -> None:
+    """KL of two Gaussians, with any covariance, above the KL of the one with the best mean [eq. dkl_w]."""
+    state, w, z, noise_var = random_case(K=4, C=5, T=3)
+    best = memory.address(z, state, noise_var)
+    cov = torch.linalg.inv(state.R @ state.R.mT / noise_var + torch.eye(4, dtype=torch.float64))
+    posterior, any_cov = MultivariateNormal(best, cov), 0.3 * torch.eye(4, dtype=torch.float64)
+    least, found = (kl_divergence(MultivariateNormal(mean, any_cov), posterior) for mean in (best, w))
+    one = [x[None, None] for x in (w, best)]
+    exact = staleness(*one, type(state)(*(x[None, None] for x in state)), noise_var)
+    torch.testing.assert_close(exact[0, 0], found - least)
+
+
+def test_an_untrained_model_is_decided_by_its_seed_alone() -> None:
+    m, before = model(), torch.get_rng_state()
+    first, second, other = (untrained(m, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first.R0, second.R0)
+    assert not torch.equal(first.R0, other.R0)
+    assert first.R0.dtype == torch.float64
+    assert first.config == m.config
+
+
+def test_changes_are_taken_episode_by_episode() -> None:
+    base_numbers = {"each": {"nats": [10.0, 20.0], "kl_memory": [1.0, 2.0]}}
+    entry = {"each": {"nats": [8.0, 18.0], "kl_memory": [1.5, 4.5]}}
+    numbers = change(entry, base_numbers)
+    assert numbers["nats"] == {"mean": pytest.approx(-2), "stderr": 0}
+    assert numbers["bound"]["mean"] == pytest.approx(-0.5)
+    assert numbers["bound"]["stderr"] == pytest.approx(1.0)
+
+
+def test_numbers_of_a_run() -> None:
+    numbers = result()
+    assert [(entry["iterations"], entry["block"]) for entry in numbers["grid"]] == [(1, 1), (2, 1), (1, 5), (2, 5)]
+    assert numbers["grid"][0]["nats"] == numbers["trained"]["write"]["nats"]
+    assert numbers["grid"][0]["change"] == {name: {"mean": 0, "stderr": 0} for name in ("nats", "bound")}
+    assert numbers["untrained"]["write"]["nats"] != numbers["trained"]["write"]["nats"]
+    assert numbers["trained"]["conditioned"]["change"]["nats"]["mean"] != 0
+    grey = result(dataclasses.replace(SMALL, likelihood="gaussian"))
+    assert grey["trained"]["write"]["score"]["spread"]["mean"] > 0
+
+
+@pytest.mark.parametrize("models", [1, 2])
+def test_figures_are_drawn_from_the_file(models: int) -> None:
+    numbers = result()
+    figures = plots.figures({"models": [{"name": f"model {i}", "result": numbers} for i in range(models)]})
+    assert set(figures) == {"", "refinement"}
+    left = figures[""].axes[0]
+    assert left.patches[0].get_height() == pytest.approx(100 * numbers["untrained"]["write"]["score"]["share"])
+    assert len(figures[""].axes) == 2 * models
+    lines = figures["refinement"].axes[2].lines
+    assert lines[1].get_ydata().tolist() == [entry["score"]["spread"]["mean"] for entry in numbers["grid"][2:]]
+    assert lines[1].get_label() == "5 at once"
+    for figure in figures.values():
+        figure.savefig("/dev/null", format="svg")
