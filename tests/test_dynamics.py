@@ -161,8 +161,9 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
         assert after < before
     else:
         # from whichever start it went on, it went down
-        assert bool((cost(found, level) <= torch.maximum(*(cost(w, level) for w in starts)) + 1e-9).all())
-        assert float((torch.minimum(*(cost(w, level) for w in starts)) - cost(found, level)).mean()) > 0.1
+        costs = torch.stack([cost(w, level) for w in starts])
+        assert bool((cost(found, level) <= costs.amax(0) + 1e-9).all())
+        assert float((costs.amin(0) - cost(found, level)).mean()) > 0.1
 
 
 def test_what_is_masked_says_nothing() -> None:

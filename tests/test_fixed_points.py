@@ -114,8 +114,10 @@ def test_stored_images_are_compared_with_themselves_and_others_with_the_nearest(
     assert found.wrong.tolist() == [[1, 2], [3, 1]]
     assert found.right.tolist() == [False, True]
     assert found.smooth_wrong.tolist() == [1, 2]
-    others = follow(torch.stack([first, last]), stored, False, smooth)
-    assert others.wrong.tolist() == [[1, 2], [1, 1]]
+    others = follow(torch.stack([last, first]), stored, False, smooth)
+    assert others.wrong.tolist() == [[1, 1], [1, 2]]
+    assert not bool(others.blank.any())
+    assert follow(torch.stack([first, stored]), stored, False, smooth).blank.tolist() == [True, True]
 
 
 def test_a_summary_by_hand() -> None:
@@ -125,7 +127,8 @@ def test_a_summary_by_hand() -> None:
 
     def memory_(first: list[int], last: list[int], period: list[int], attractors: int) -> Found:
         steps = torch.tensor([first, last])
-        return Found(steps, steps[-1] < 3, torch.tensor(period), attractors, torch.tensor(last), smooth)
+        ends = steps[-1]
+        return Found(steps, ends < 3, ends > 5, torch.tensor(period), attractors, torch.tensor(last), smooth)
 
     numbers = summary(
         [memory_([0, 1, 2, 3], [0, 2, 5, 6], [1, 1, 2, 0], 3), memory_([0] * 4, [1] * 4, [1] * 4, 1)], 100
@@ -143,6 +146,7 @@ def test_a_summary_by_hand() -> None:
     assert numbers["periods"] == {"0": 1, "1": 6, "2": 1}
     assert numbers["attractors"]["mean"] == 2
     assert numbers["right"]["mean"] == 6 / 8
+    assert numbers["blank"]["mean"] == 1 / 8
     assert numbers["smooth"]["settled"]["mean"] == 3 / 4
     numbers = numbers["smooth"]["radius"]
     assert {place: r["stable"]["mean"] for place, r in numbers.items()} == {
@@ -281,10 +285,10 @@ def test_figures_are_drawn_from_the_file(models: int) -> None:
     heights = [bar.get_height() for bar in axes[2].patches]
     assert sum(heights) == pytest.approx(200)
     assert heights[0] == pytest.approx(100 * numbers["cues"]["stored"]["ends"]["fixed"]["mean"])
-    for outline in figures["stability"].axes[0].patches:  # ten cues, at each of three places
+    for outline in figures["stability"].axes[0].patches:  # ten cues, at each of three places, as area and line
         edges, heights = outline.get_data().edges, outline.get_data().values
         assert heights.sum() == 10
         assert len(edges) == len(heights) + 1
-    assert len(figures["stability"].axes[0].patches) == 3
+    assert len(figures["stability"].axes[0].patches) == 6
     for figure in figures.values():
         figure.savefig("/dev/null", format="svg")

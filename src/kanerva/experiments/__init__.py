@@ -97,7 +97,7 @@ EXPERIMENTS = {
             "": "How much scores, read-outs and the memory itself differ between orders, before training and "
             "after it; and by how much the weights that were used for writing are out of date when all is "
             "written.",
-            "refinement": "The score, the score with what the memory itself takes, and the spread over orders, when "
+            "refinement": "The score, the score with what the memory takes, and the spread over orders, when "
             "each image is placed more than once, or several at a time.",
         },
     ),

@@ -98,6 +98,8 @@ class Found(NamedTuple):
     """From the right stored image (or from the nearest, for other cues), after each step."""
     right: Bool[Tensor, "Q"]
     """No other stored image is nearer at the end."""
+    blank: Bool[Tensor, "Q"]
+    """Nothing is left at the end: all pixels are alike."""
     period: Int64[Tensor, "Q"]
     """1 for a fixed point, more for a cycle, 0 for neither."""
     attractors: int
@@ -118,10 +120,12 @@ def follow(path: Float[Tensor, "S Q c h w"], stored: Float[Tensor, "T c h w"], o
     steps = [distance(x) for x in path]
     period = periods(path)
     wrong = torch.stack([step[0] for step in steps])
-    return Found(wrong, steps[-1][1], period, count_attractors(path, period), distance(smooth.x)[0], smooth)
+    blank = differ(path[-1], path[-1, :, :1, :1, :1]) == 0
+    number = count_attractors(path, period)
+    return Found(wrong, steps[-1][1], blank, period, number, distance(smooth.x)[0], smooth)
 
 
-def differ(a: Float[Tensor, "*#b c h w"], b: Float[Tensor, "*#b c h w"]) -> Int64[Tensor, "*b"]:
+def differ(a: Float[Tensor, "*#b c h w"], b: Float[Tensor, "*#b #c #h #w"]) -> Int64[Tensor, "*b"]:
     """The number of pixels in which images differ, by more than a grey level."""
     return ((a - b).abs() > LEVEL).sum((-3, -2, -1))
 
@@ -205,6 +209,7 @@ def summary(memories: list[Found], pixels: int) -> dict[str, Any]:
             "last": [mean(wrong[:, -1] <= limit * pixels) for limit in LIMITS],
         },
         "right": mean(each("right")),
+        "blank": mean(each("blank")),
         "ends": {name: mean(which) for name, which in ends.items()},
         "periods": {str(p): n for p, n in sorted(Counter(period.flatten().tolist()).items())},
         "attractors": mean(torch.tensor([found.attractors for found in memories])),

@@ -21,8 +21,8 @@ def figures(results: dict[str, Any]) -> dict[str, Figure]:
 
 def paths(models: list[dict[str, Any]]) -> Figure:
     """How far recall moves, how many images it moves how far, and how it ends."""
-    figure = Figure(figsize=(10, 2.9 * len(models)), layout="constrained")
-    grid = figure.subplots(len(models), 3, squeeze=False, width_ratios=(4, 4, 3))
+    figure = Figure(figsize=(10.5, 2.9 * len(models)), layout="constrained")
+    grid = figure.subplots(len(models), 3, squeeze=False, width_ratios=(4, 4, 3.4))
     for (left, middle, right), model in zip(grid, models, strict=True):
         result = model["result"]
         for number, (kind, name) in enumerate(KINDS.items()):
@@ -62,7 +62,9 @@ def ends(axes: Axes, result: dict[str, Any]) -> None:
         bottom += heights
     for place, kind in enumerate(KINDS):
         count = result["cues"][kind]["attractors"]["mean"]
-        axes.text(place, 101, f"{count:.3g} different", fontsize=7, ha="center", va="bottom")
+        blank = 100 * result["cues"][kind]["blank"]["mean"]
+        note = f"{count:.3g} different, {blank:.0f} % blank"
+        axes.text(place, 101, note, fontsize=7, ha="center", va="bottom")
     axes.set_xticks(range(len(KINDS)), [f"from\n{name}" for name in KINDS.values()])
     axes.set_title(f"how recall ends, {result['length']} cues a memory", pad=14)
     axes.set_ylabel("% of cues")
@@ -82,13 +84,14 @@ def stability(models: list[dict[str, Any]]) -> Figure:
                 radius = smooth["radius"][place]
                 text = f"{label}: {100 * radius['stable']['mean']:.0f} % below 1"
                 counts, _ = np.histogram(radius["values"], edges)
-                axes.stairs(counts, edges, color=colour, fill=True, alpha=0.45, label=text)
-            axes.axvline(1, color="black", linewidth=0.9, linestyle="--")
+                axes.stairs(counts, edges, color=colour, fill=True, alpha=0.2)
+                axes.stairs(counts, edges, color=colour, linewidth=1.3, label=text)
+            axes.axvline(1, ymax=0.68, color="black", linewidth=0.9, linestyle="--")
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             settled = f"the smooth map settles from {100 * smooth['settled']['mean']:.0f} %"
             axes.set_title(f"{model['name']}, {name}: {settled}")
-            axes.legend(loc="upper left", bbox_to_anchor=(0, 1))
+            axes.legend(loc="upper left")
         row[0].set_ylabel("cues")
         row[0].set_ylim(top=1.5 * row[0].get_ylim()[1])  # room for the legends
     for axes in grid[-1]:
