@@ -325,13 +325,14 @@ def guesses(at: Memory, y: Float[Tensor, "*b Q c h w"], mask: Tensor | None) -> 
 
     Least squares shrink addresses, so they are taken larger.
     """
-    smooth = blur(y, mask)
+    smooth, trusted = blur(y, mask), torch.ones_like(y) if mask is None else mask
     cues = [smooth]
     if at.model.config.likelihood == "bernoulli":
         sharp = (smooth > 0.5).to(y)
-        flips = (y - sharp).abs().mean((-3, -2, -1), keepdim=True).clamp(max=0.45)
+        wrong, pixels = (a.sum((-3, -2, -1), keepdim=True) for a in ((y - sharp).abs() * trusted, trusted))
+        flips = (wrong / pixels.clamp(min=1)).clamp(max=0.45)
         cues = [sharp, ((smooth - flips) / (1 - 2 * flips)).clamp(0, 1)]  # what p was before some flipped
-    cues.append(y if mask is None else torch.where(mask.bool(), y, cues[0]))
+    cues.append(torch.where(trusted.bool(), y, cues[0]))
     return [1.5 * at.address(cue) for cue in cues]
 
 
