@@ -151,6 +151,7 @@ def test_shares_compare_like_with_like() -> None:
     """Numbers that are as far apart between orders as between episodes have a share of one."""
     values = torch.randn(2000, 3, generator=generator())
     assert share(values, torch.randn(2000, generator=generator(1))) == pytest.approx(1, abs=0.05)
+    assert share(torch.zeros(2, 3), torch.zeros(3)) == 0
     assert float(spread(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), 1)) == pytest.approx(5 / 2**0.5)
 
 
@@ -195,6 +196,12 @@ def test_changes_are_taken_episode_by_episode() -> None:
     assert numbers["nats"] == {"mean": pytest.approx(-2), "stderr": 0}
     assert numbers["bound"]["mean"] == pytest.approx(-0.5)
     assert numbers["bound"]["stderr"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("flag", ["episodes", "orders"])
+def test_a_spread_takes_two(flag: str) -> None:
+    with pytest.raises(ValueError, match=rf"{flag}: expected 2 or more, got 1"):
+        dataclasses.replace(WORK, **{flag: 1})
 
 
 def test_numbers_of_a_run() -> None:

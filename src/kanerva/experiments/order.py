@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .. import memory
+from .. import checks, memory
 from ..data import ClassImages
 from ..likelihood import dequantise
 from ..memory import MemoryState
@@ -46,6 +46,9 @@ class Order(Experiment):
         "iterations": (1, 2),
         "blocks": (1, 8),
     }
+
+    def __post_init__(self) -> None:
+        checks.fields(self, length=1, episodes=2, orders=2, iterations=1, blocks=1)  # a spread takes two
 
     @property
     def rounds(self) -> int:

@@ -63,10 +63,10 @@ def ends(axes: Axes, result: dict[str, Any]) -> None:
     for place, kind in enumerate(KINDS):
         count = result["cues"][kind]["attractors"]["mean"]
         blank = 100 * result["cues"][kind]["blank"]["mean"]
-        note = f"{count:.3g} different, {blank:.0f} % blank"
+        note = f"{count:.3g} different,\n{blank:.0f} % blank"
         axes.text(place, 101, note, fontsize=7, ha="center", va="bottom")
     axes.set_xticks(range(len(KINDS)), [f"from\n{name}" for name in KINDS.values()])
-    axes.set_title(f"how recall ends, {result['length']} cues a memory", pad=14)
+    axes.set_title(f"how recall ends, {result['length']} cues a memory", pad=24)
     axes.set_ylabel("% of cues")
     axes.grid(visible=False)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)
