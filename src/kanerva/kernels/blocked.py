@@ -441,15 +441,13 @@ def _(saved: list[Tensor], g_W: Tensor, g_gain: Tensor, g_s: Tensor, g_U: Tensor
     return *(torch.empty_like(x) for x in (G, X, D, U)), s.new_empty(len(s))
 
 
-backward_op.register_autograd(gram.refuse)
-
-
 def save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)  # most outputs are for the adjoint alone
     G, X, _, _, noise_var = inputs
     ctx.save_for_backward(G, X, noise_var, *output)
 
 
+@gram.once
 def adjoint(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
     saved = list(ctx.saved_tensors)  # once: torch.utils.checkpoint allows no second look
     *out, g_noise_var = backward_op(saved, *gram.given(grads[:4], saved[3:7]))

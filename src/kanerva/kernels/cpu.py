@@ -451,14 +451,12 @@ def _(saved: list[Tensor], g_coefficients: Tensor, g_W: Tensor, g_s: Tensor, g_U
     return g_U.new_empty(B, size, size), torch.empty_like(g_U), torch.empty_like(saved[0])
 
 
-backward_op.register_autograd(gram.refuse)
-
-
 def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)  # most outputs are for the adjoint alone
     ctx.save_for_backward(inputs[-1], inputs[0], *output)
 
 
+@gram.once
 def adjoint(ctx: Any, *grads: Tensor | None) -> tuple[Tensor, ...]:
     saved = list(ctx.saved_tensors)  # once: torch.utils.checkpoint allows no second look
     return backward_op(saved, *gram.given(grads[:4], saved[2:6]))
@@ -484,6 +482,7 @@ def save_inverse(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor])
     ctx.save_for_backward(output[0])
 
 
+@gram.once
 def adjoint_of_inverse(ctx: Any, g_P: Tensor, g_log_det: Tensor) -> Tensor:
     (P,) = ctx.saved_tensors
     return gram.adjoint_of_inverse(P, g_P, g_log_det)

@@ -8,12 +8,14 @@ A chunk of N codes is written in three moves (derivation: README.md beside this 
 that goes on to Ψ.
 """
 
+import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import FunctionCtx
 
 from .. import memory
 from ..memory import MemoryState
@@ -54,6 +56,21 @@ def joined(
     return W, s
 
 
+def once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse to be differentiated again, and at once: PyTorch's own way lets autograd.grad pass in silence."""
+
+    @functools.wraps(backward)
+    def run(*args: Any) -> Any:
+        if torch.is_grad_enabled():  # as it is in a backward pass with create_graph=True, and there alone
+            raise RuntimeError(
+                "kernels: the fast writes can be differentiated once, and create_graph=True asks for more; "
+                "backend='reference' (model.backend, --write) any number of times"
+            )
+        return backward(*args)
+
+    return run
+
+
 class Products(torch.autograd.Function):
     """M = V Vᵀ, with one product in its adjoint instead of two: g_V = (g_M + g_Mᵀ) V."""
 
@@ -63,7 +80,7 @@ class Products(torch.autograd.Function):
         return V @ V.mT
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: FunctionCtx, g_M: Float[Tensor, "B N N"]) -> Float[Tensor, "B N C"]:
         (V,) = ctx.saved_tensors  # type: ignore[attr-defined]
         return (g_M + g_M.mT) @ V
@@ -85,13 +102,6 @@ def adjoint_of_inverse(
 ) -> Float[Tensor, "B K K"]:
     """g_A = −P g_P P − g_log_det P for P = A⁻¹ and ln det P."""
     return -P @ g_P @ P - g_log_det[:, None, None] * P
-
-
-def refuse(ctx: FunctionCtx, *grads: Tensor) -> None:
-    """The adjoint of an adjoint."""
-    raise RuntimeError(
-        "kernels: the fast writes can be differentiated once; backend='reference' any number of times"
-    )
 
 
 def plain(
@@ -137,7 +147,7 @@ class Solve(torch.autograd.Function):
         return w
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: FunctionCtx, g_w: Float[Tensor, "B K 1"]) -> tuple[Tensor | None, ...]:
         G, noise_var, P, w = ctx.saved_tensors  # type: ignore[attr-defined]
         v = refined(P, G, noise_var, g_w)

@@ -352,6 +352,7 @@ def save_inverse(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, 
     ctx.save_for_backward(inputs[0], output[0])
 
 
+@gram.once
 def adjoint_of_inverse(ctx: Any, g_P: Tensor, g_log_det: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
     """From A = R Rᵀ + noise_var I on to R and noise_var."""
     R, P = ctx.saved_tensors
@@ -410,15 +411,13 @@ def _(saved: list[Tensor], g_R: Tensor, g_U: Tensor, g_W: Tensor, g_s: Tensor) -
     return gradients(saved)
 
 
-backward_op.register_autograd(gram.refuse)
-
-
 def save_write(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
     ctx.set_materialize_grads(False)  # most outputs are for the adjoint alone
     R, _, A, _, _, noise_var = inputs
     ctx.save_for_backward(R, A, noise_var, *output)
 
 
+@gram.once
 def adjoint_of_write(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
     saved = list(ctx.saved_tensors)  # once: torch.utils.checkpoint allows no second look
     g_R, g_U, g_z, g_noise_var = backward_op(saved, *gram.given(grads[:4], saved[3:7]))
