@@ -1,4 +1,4 @@
-"""Store patterns in a memory and clean up noisy cues: `make demo`.
+"""Store patterns in a memory and clean up noisy cues.
 
 The codes are random, so there is nothing to learn: this is the memory alone, without an image model.
 """
