@@ -1,0 +1,64 @@
+"""The models that come with the package are what their cards say."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import kanerva
+from kanerva import storage
+from kanerva.data import corruption
+from kanerva.experiments.base import distances, distinct
+from test_omniglot import REAL, real
+
+
+@pytest.mark.parametrize("name", storage.shipped())
+def test_a_model_comes_with_its_card(name: str) -> None:
+    path = storage.find(name)
+    card = path.with_suffix(".md").read_text()
+    model = kanerva.load(name)
+    assert path.stat().st_size < 5_000_000
+    assert f"{sum(p.numel() for p in model.parameters()):,} parameters" in card
+    for word in ("Data", "Split", "Training", "Score", "Licence", "Limits"):
+        assert word in card
+    _, about = storage.load(path)
+    assert f"{about['step']:,} steps" in card
+    assert about["run"]["data"]["dataset"] == name
+
+
+def test_a_name_is_told_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "omniglot").mkdir()
+    assert storage.find("omniglot").parent == storage.WEIGHTS
+    assert storage.find("./omniglot") == Path("omniglot/last.safetensors")
+    with pytest.raises(FileNotFoundError, match=r"omniglit: no such file; models that come along: omniglot"):
+        kanerva.load("omniglit")
+
+
+@real
+def test_the_omniglot_model_has_its_score() -> None:
+    model, images = kanerva.load("omniglot"), kanerva.data.load("omniglot", "test", data_dir=str(REAL))
+    found = re.search(r"\*\*([\d.]+) ± [\d.]+\*\* nats", storage.find("omniglot").with_suffix(".md").read_text())
+    assert found
+    score = kanerva.evaluate(model, images, count=1024, seed=1)
+    assert abs(score.nats - float(found[1])) < 4 * score.nats_stderr
+    assert score.nats < 60
+
+
+@real
+def test_the_omniglot_model_recalls_what_is_damaged() -> None:
+    """15 % of bits flipped, and one half erased: by descent a third of the wrong pixels at most, all right."""
+    model, images = kanerva.load("omniglot"), kanerva.data.load("omniglot", "test", data_dir=str(REAL))
+    generator = torch.Generator().manual_seed(0)
+    x = distinct(images, 1, 32, generator)
+    state = model.write(x)
+    for cue in (corruption.flips(x, 0.15, generator), corruption.half(x, "right")):
+        with torch.no_grad():
+            usual = model.recall(state, cue.x, steps=5).x[-1]
+        path = model.recall(state, cue.x, 5, "descent", mask=cue.mask)
+        wrong, before = (float((a - x).abs().sum((-3, -2, -1)).mean()) for a in (path.x[-1], usual))
+        assert wrong < before / 3
+        right = distances(path.x[-1], x).argmin(-1) == torch.arange(32)
+        assert int(right.sum()) >= 31
+        assert bool((path.energy.diff(dim=0) <= 0).all())
