@@ -2,12 +2,14 @@
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+import kanerva
 from cases import normal
 from kanerva import DKM, CodecConfig, MemoryState, ModelConfig, descent, dynamics, memory
 from kanerva.data import corruption
@@ -138,7 +140,9 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
     y = images(config, 3, 10, seed=5, dtype=torch.float64)
     mask = corruption.half(y, "top").mask
     assert mask is not None
-    mean, variance = dynamics.weight(at)
+    with kanerva.deep_checks(False):  # as in recall
+        mean, variance = dynamics.weight(at)
+        found = dynamics.infer(at, y, dynamics.Options(noise, mask))
 
     def cost(w: Tensor, level: float) -> Tensor:
         out = m.decode(memory.read(state, w))
@@ -150,7 +154,6 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
         usual = (w.square().sum(-1) - mean).square() / (2 * variance)
         return usual - (each * mask).sum((-3, -2, -1))
 
-    found = dynamics.infer(at, y, dynamics.Options(noise, mask))
     starts = dynamics.guesses(at, y, mask)
     level = 0.1 if noise is None else noise
     if noise is None:  # any level that was estimated explains the cue at least as well as some level at the start
@@ -192,19 +195,45 @@ def test_a_known_channel_beats_none() -> None:
     for noise in (0.2, 0.001, None):
         found = m.decode(memory.read(state, dynamics.infer(at, y, dynamics.Options(noise)))).mode()
         errors[noise] = float((found - x).abs().sum((-3, -2, -1)).mean())
-    assert errors[0.2] < 0.95 * errors[0.001]
-    assert errors[None] < 0.95 * errors[0.001]
+    assert errors[0.2] < 0.98 * errors[0.001]
+    assert errors[None] < 0.98 * errors[0.001]
 
 
-def test_descent_goes_on_where_gradients_are_off() -> None:
+def test_descent_goes_on_where_gradients_are_off(tmp_path: Path) -> None:
     m, x = model(), images(BITS, 2, 6)
     state = m.write(x)
-    usual = m.recall(state, x, 3, "descent")
+    mask = torch.ones(8, 9)
+    usual = m.recall(state, x, 3, "descent", mask=mask)
     with torch.no_grad():
-        torch.testing.assert_close(m.recall(state, x, 3, "descent"), usual)
+        torch.testing.assert_close(m.recall(state, x, 3, "descent", mask=mask), usual)
+    m.save(tmp_path / "m.safetensors")
     with torch.inference_mode():
-        inside = m.recall(m.write(x), x.clone(), 3, "descent")
+        made = torch.ones(8, 9)
+        inside = m.recall(m.write(x), x.clone(), 3, "descent", mask=made)
+        again = kanerva.load(tmp_path / "m.safetensors").recall(state, x, 3, "descent", mask=mask)
     torch.testing.assert_close(inside, usual)
+    torch.testing.assert_close(again, usual)
+    torch.testing.assert_close(m.recall(state, x, 3, "descent", mask=made), usual)
+
+
+def test_descent_is_float32_under_autocast() -> None:
+    for config in (BITS, COLOUR):
+        m, x = model(config), images(config, 2, 6)
+        state = m.write(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = m.recall(state, x, 2, "descent")
+        torch.testing.assert_close(found, m.recall(state, x, 2, "descent"))
+
+
+@CONFIGS
+def test_a_cue_is_recalled_as_if_it_were_alone(config: ModelConfig) -> None:
+    """In float64, where the order of summation does not decide; who has arrived waits for nobody."""
+    m, x = model(config, dtype=torch.float64), images(config, 1, 6, dtype=torch.float64)
+    state = m.write(x)
+    together = m.recall(state, x, 4, "descent", noise=0.1)
+    for i in (0, 3):
+        alone = m.recall(state, x[:, i : i + 1], 4, "descent", noise=0.1)
+        torch.testing.assert_close(alone.w, together.w[:, :, i : i + 1], rtol=1e-4, atol=1e-4)
 
 
 def test_descent_leaves_parameters_alone() -> None:
@@ -300,6 +329,12 @@ def test_mixing_of_a_chain_with_a_known_memory() -> None:
     assert 0.99 < found.r_hat < 1.02
     apart = torch.stack(rows)[:200] + 20 * torch.arange(n)
     assert dynamics.mixing(apart).r_hat > 2
+    frozen = torch.arange(n).double().expand(200, n)
+    assert dynamics.mixing(frozen).r_hat == math.inf
+    assert dynamics.mixing(torch.stack(rows)[:, 0]).r_hat < 1.1
+    for bad in (frozen[:3], frozen[:, :0], frozen * math.nan):
+        with pytest.raises(ValueError, match="values: expected"):
+            dynamics.mixing(bad)
 
 
 # steps, callbacks, and what cannot be
@@ -379,3 +414,16 @@ def test_an_empty_memory_recalls_what_the_prior_has() -> None:
     for method in dynamics.METHODS:
         path = m.recall(m.prior((2,)), x, 3, method)
         assert all(bool(part.isfinite().all()) for part in path)
+
+
+def test_what_is_no_memory_mask_or_number_is_said(no_shape_checks: None) -> None:
+    m, x = model(), images(BITS, 2, 6)
+    state: Any = m.write(x)
+    with pytest.raises(TypeError, match=r"state: expected a MemoryState"):
+        m.recall((state, x), x)
+    with pytest.raises(TypeError, match=r"state\.R: expected torch\.float32"):
+        m.recall(state.to(torch.float64), x)
+    with pytest.raises((TypeError, ValueError), match=r"noise"):
+        m.recall(state, x, method="descent", noise=torch.ones(6))
+    with pytest.raises(ValueError, match=r"x: expected images of shape"):
+        m.energy(state, x[..., :1, :1], state.R[:, :1].new_zeros(2, 6, 5))

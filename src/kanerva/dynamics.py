@@ -4,7 +4,8 @@
     descent         infer w from the cue through what corrupted it, then descend the energy in w and x in turn
     stochastic      draw w and x in turn: a Markov chain around the stored patterns
 
-A trajectory always has the steps that were asked for; once nothing changes any more, the rest repeats the last.
+A trajectory always has the steps that were asked for. Once nothing changes any more (in descent: by 0.01 nats), the
+rest repeats the last.
 """
 
 import math
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
@@ -72,8 +73,7 @@ class Memory(NamedTuple):
         return self.model.decode(memory.read(self.state, w))
 
     def address(self, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q K"]:
-        with checks.deep_checks(False):  # what a model reads may leave the range of pixels; cues were looked at
-            return memory.address(self.model.encode(x), self.state, self.model.noise_var, self.inverse)
+        return memory.address(self.model.encode(x), self.state, self.model.noise_var, self.inverse)
 
     def energy(
         self, likelihood: Likelihood, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
@@ -95,6 +95,7 @@ def energy(
     return memory_.energy(memory_.decode(w), x, w)
 
 
+@checks.full_precision
 def recall(
     model: "DKM",
     state: MemoryState,
@@ -112,17 +113,19 @@ def recall(
 
     noise, mask: for descent, how cues were corrupted: the probability that a bit was flipped (binary images) or the
     variance of noise added (others), estimated for each cue if None; and which pixels to trust (1) or not (0), of
-    any shape that fits x. Descent passes no gradients on.
+    any shape (…, height, width) that fits x. Descent passes no gradients on.
     temperature, generator: for stochastic; 1 is the model's own chain, 0 is least-squares.
     callback: called after every step that is made, with its number and where all cues are.
     """
     check(steps, method, noise, mask, temperature, generator, model, x)
-    options = Options(noise, None if mask is None else mask.to(x).expand(x.shape), temperature, generator)
     with plain(method == "descent"):
         at = Memory(model, *own(model, state))
-        return follow(PATHS[method](at, copied(x), options), steps, callback)
+        trusted = None if mask is None else copied(mask).to(x).expand(x.shape)
+        path = PATHS[method](at, copied(x), Options(noise, trusted, temperature, generator))
+        return follow(path, steps, callback)
 
 
+@checks.full_precision
 def sample(
     model: "DKM",
     state: MemoryState,
@@ -140,10 +143,11 @@ def sample(
     """
     checks.count("n", n)
     check(steps, method, None, None, temperature, generator if method == "stochastic" else None)
-    shape = (*state.R.shape[:-2], n, state.R.shape[-2])
 
     def path(at: Memory) -> Iterator[Step]:
-        first = at.settle(torch.randn(shape, generator=generator, dtype=state.R.dtype, device=state.R.device))
+        R = at.state.R
+        shape = (*R.shape[:-2], n, R.shape[-2])
+        first = at.settle(torch.randn(shape, generator=generator, dtype=R.dtype, device=R.device))
         yield first
         if method == "descent":
             yield from fall(at, first)
@@ -155,10 +159,14 @@ def sample(
 
 
 def follow(path: Iterator[Step], steps: int, callback: Callback | None) -> Recall:
-    """Make the steps of a path; where it ends early, its last step is the rest."""
+    """Make the steps of a path; where it ends early, its last step is the rest.
+
+    Cues and memory were looked at; what comes of them is not, step by step (a model may read pixels out of range).
+    """
     made: list[Step] = []
     for number in range(steps):
-        after = next(path, None)
+        with checks.deep_checks(False):
+            after = next(path, None)
         if after is None:
             break
         made.append(after)
@@ -212,7 +220,8 @@ def fall(at: Memory, here: Step) -> Iterator[Step]:
     Proof: test_energy_never_rises.
     """
     H, size = curvature(at, here.w), None
-    while here.energy.numel():
+    rest = torch.zeros_like(here.energy, dtype=torch.bool)
+    while not bool(rest.all()):
 
         def cost(w: Float[Tensor, "*b Q K"], x: Tensor = here.x) -> Float[Tensor, "*b Q"]:
             return at.energy(at.decode(w), x, w)
@@ -221,12 +230,13 @@ def fall(at: Memory, here: Step) -> Iterator[Step]:
         point = descent.step(cost, point if size is None else point._replace(size=size))
         after = at.settle(point.v)
         # where a convolution sums in another order from call to call, what looks like a rise is not taken
-        better = after.energy <= here.energy
-        after = Step(*(torch.where(shaped(better, a), a, b) for a, b in zip(after, here, strict=True)))
+        moves = (after.energy <= here.energy) & ~rest
+        after = Step(*(torch.where(shaped(moves, a), a, b) for a, b in zip(after, here, strict=True)))
         yield after
-        if arrived(here.energy, after.energy, point.size) and torch.equal(after.x, here.x):
-            return
-        here, H, size = after, point.H, point.size
+        still = arrived(here.energy, after.energy, point.size)
+        if at.model.config.likelihood == "bernoulli":  # other images change a little whenever w does
+            still &= (after.x == here.x).flatten(-3).all(-1)
+        here, H, size, rest = after, point.H, point.size, rest | still
 
 
 def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float[Tensor, "*b Q K"]:
@@ -258,7 +268,7 @@ def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float
         H = pad(H, (0, 1, 0, 1)) + torch.diag(pad(v.new_full((1,), 0.02), (K, 0)))
     point = walk(cost, descent.start(cost, v, H), TRIES_EACH)
     mass = point.H.logdet() / 2 - point.energy
-    best = descent.Point(*(choice(part, mass.argmax(0)) for part in point))
+    best = descent.Point(*(choice(part, mass.nan_to_num(nan=-math.inf).argmax(0)) for part in point))
     return walk(cost, best, TRIES).v[..., :K]
 
 
@@ -269,25 +279,31 @@ def weight(at: Memory) -> tuple[Float[Tensor, "*b 1"], Float[Tensor, "*b 1"]]:
     Omniglot: 15.7 ± 3.5, where those of stored images weigh 14.0 ± 3.9).
     """
     batch, (K, _) = at.state.R.shape[:-2], at.state.R.shape[-2:]
-    generator = torch.Generator().manual_seed(0)
-    w = torch.randn(DRAWS, K, generator=generator).to(at.state.R).expand(*batch, DRAWS, K)
+    generator = torch.Generator("cpu").manual_seed(0)
+    w = torch.randn(DRAWS, K, generator=generator, dtype=torch.float32, device="cpu")
+    w = w.to(at.state.R).expand(*batch, DRAWS, K)
     size = at.address(at.decode(w).mode()).square().sum(-1, keepdim=True)
     return size.mean(-2), size.var(-2).clamp(min=1e-3)
 
 
 def walk(cost: descent.Energy, point: descent.Point, tries: int) -> descent.Point:
-    """Descend, until nobody gains."""
-    for _ in range(tries if point.energy.numel() else 0):
-        before, point = point.energy, descent.step(cost, point)
-        if arrived(before, point.energy, point.size):
+    """Descend; who gains no more stays, whatever the others do."""
+    rest = torch.zeros_like(point.energy, dtype=torch.bool)
+    for _ in range(tries):
+        if bool(rest.all()):
             break
+        after = descent.step(cost, point)
+        still = arrived(point.energy, after.energy, after.size)
+        point = descent.Point(*(torch.where(shaped(rest, a), b, a) for a, b in zip(after, point, strict=True)))
+        rest |= still
     return point
 
 
-def arrived(before: Float[Tensor, "*b"], after: Float[Tensor, "*b"], size: Float[Tensor, "*b"]) -> bool:
-    """Say whether nobody gains any more: all have gained next to nothing, or failed though they tried hard."""
-    gain = before - after
-    return bool(((gain < STILL) & ((gain > 0) | (size < 1e-2))).all())
+def arrived(
+    before: Float[Tensor, "*b"], after: Float[Tensor, "*b"], size: Float[Tensor, "*b"]
+) -> Bool[Tensor, "*b"]:
+    """Say who gains no more: a step was taken (its size is 1 again) for next to nothing, or hardly one is left."""
+    return ~(before - after >= STILL) & ((size == 1) | (size < 1e-2))
 
 
 def choice(parts: Float[Tensor, "n *b"], which: Tensor) -> Float[Tensor, "*b"]:
@@ -373,10 +389,13 @@ def mixing(values: Float[Tensor, "S *chains"]) -> Mixing:
 
     time = 1 + 2 Σ ρ_l up to the first pair of lags whose sum is not positive (Geyer's initial sequence).
     """
-    chains = values[len(values) // 10 :].flatten(1).double()
+    if len(values) < 4 or not values[0].numel():
+        raise ValueError(f"values: expected at least 4 steps of a chain, got shape {checks.shape(values)}")
+    if not bool(values.isfinite().all()):
+        raise ValueError("values: expected finite ones, got NaN or infinities")
+    chains = values[len(values) // 10 :].double()
+    chains = chains.reshape(len(chains), -1)
     S, n = chains.shape
-    if S < 4:
-        raise ValueError(f"values: expected at least 5 steps to judge how chains mix, got {len(values)}")
     centred = chains - chains.mean()
     variance = centred.square().mean().clamp(min=torch.finfo(centred.dtype).tiny)
     lags = [(centred[: S - lag] * centred[lag:]).mean() / variance for lag in range(S // 2)]
@@ -386,7 +405,8 @@ def mixing(values: Float[Tensor, "S *chains"]) -> Mixing:
     time = max(1.0, float(2 * pairs[:positive].sum() - 1))
     parts = chains[: 2 * (S // 2)].reshape(2, S // 2, n)  # halves of chains count as chains
     within, between = parts.var(1).mean(), parts.mean(1).var()
-    r_hat = float(((within * (S // 2 - 1) / (S // 2) + between) / within).sqrt()) if within > 0 else 1.0
+    r_hat = float(((within * (S // 2 - 1) / (S // 2) + between) / within).sqrt())  # infinite for frozen chains
+    r_hat = 1.0 if not (within > 0 or between > 0) else r_hat
     return Mixing(correlation, time, S * n / time, r_hat)
 
 
@@ -410,6 +430,11 @@ def check(
     if method != "stochastic" and (temperature != 1 or generator is not None):
         name = "temperature" if temperature != 1 else "generator"
         raise ValueError(f"{name}: expected none with method {method!r}; only stochastic draws at random")
+    for name, value in (("noise", noise), ("temperature", temperature)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise TypeError(f"{name}: expected a number, the same for all cues, got {type(value).__name__}")
+    if mask is not None and not isinstance(mask, Tensor):
+        raise TypeError(f"mask: expected a tensor, got {type(mask).__name__}")
     if not 0 <= temperature < math.inf:
         raise ValueError(f"temperature: expected a number of at least 0, got {temperature}")
     if noise is not None and model is not None:
@@ -440,6 +465,10 @@ def plain(always: bool) -> Iterator[None]:
 
 def own(model: "DKM", state: MemoryState) -> tuple[MemoryState, Inverse]:
     """A memory and its inverse."""
+    checks.memory(state, "state")
+    checks.same_kind("state.R", state.R, model.R0)
+    if model.R0.is_inference() and not torch.is_inference_mode_enabled():
+        raise RuntimeError("model: expected one made outside of inference mode, which descent has to leave")
     state = MemoryState(*map(copied, state))
     return state, model.inverse(state)
 

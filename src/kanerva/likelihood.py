@@ -80,7 +80,7 @@ Likelihood = Bernoulli | Gaussian
 
 
 def _total(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*b"]:
-    return (x if mask is None else x * mask).sum((-3, -2, -1))
+    return (x if mask is None else torch.where(mask.bool(), x, 0)).sum((-3, -2, -1))
 
 
 def dequantise(x: Float[Tensor, "..."], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:

@@ -153,6 +153,7 @@ class DKM(nn.Module):
         self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
     ) -> Float[Tensor, "*b Q"]:
         """The energy of images and weights together [sec. 3.5]."""
+        self._check_images(x, "Q")
         return dynamics.energy(self, state, x, w)
 
     def inverse(self, state: MemoryState) -> Inverse:
@@ -235,6 +236,7 @@ def load(path: str | Path) -> DKM:
     """
     path = storage.find(path)
     tensors, about = storage.load(path)
-    model = DKM(from_dict(ModelConfig, about.get("model"), f"{path}: model"))
+    with torch.inference_mode(False):  # a model that could not be differentiated would be a surprise later
+        model = DKM(from_dict(ModelConfig, about.get("model"), f"{path}: model"))
     storage.fill(model, storage.part(tensors, "average.") or storage.part(tensors, "model."), str(path))
     return model.eval()

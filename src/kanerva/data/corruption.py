@@ -3,6 +3,7 @@
 Each function gives the cue and a mask that is 1 where its pixels can be trusted, or None where nobody knows.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -19,23 +20,27 @@ class Cue(NamedTuple):
 
 def flips(x: Float[Tensor, "*b c h w"], share: float, generator: torch.Generator | None = None) -> Cue:
     """Flip a share of the bits of binary images [sec. 4]."""
+    _check("share", share, 1.0)
     return Cue(torch.where(_uniform(x, generator) < share, 1 - x, x), None)
 
 
 def salt_and_pepper(x: Float[Tensor, "*b c h w"], share: float, generator: torch.Generator | None = None) -> Cue:
     """Put black or white, by the toss of a coin, into a share of the pixels of binary images."""
+    _check("share", share, 1.0)
     coin = (_uniform(x, generator) < 0.5).to(x)
     return Cue(torch.where(_uniform(x, generator) < share, coin, x), None)
 
 
 def noise(x: Float[Tensor, "*b c h w"], scale: float, generator: torch.Generator | None = None) -> Cue:
-    """Add Gaussian noise of a standard deviation [sec. 4]; what leaves the range of pixels is cut off."""
+    """Add Gaussian noise of a standard deviation [sec. 4]; what leaves ±1.5 is cut off."""
+    _check("scale", scale)
     added = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
     return Cue((x + scale * added).clamp(-1.5, 1.5), None)
 
 
 def block(x: Float[Tensor, "*b c h w"], share: float, generator: torch.Generator | None = None) -> Cue:
     """Erase one rectangle at a random place, a share of the image's area and of its proportions."""
+    _check("share", share, 1.0)
     *batch, _, height, width = x.shape
     tall, wide = (min(n, round(n * share**0.5)) for n in (height, width))
     top = torch.randint(height - tall + 1, (*batch, 1, 1, 1), generator=generator, device=x.device)
@@ -63,7 +68,12 @@ def half(x: Float[Tensor, "*b c h w"], side: str = "right") -> Cue:
 
 def erase(x: Float[Tensor, "*b c h w"], mask: Float[Tensor, "*b 1 h w"]) -> Cue:
     """Set every pixel outside of a mask to 0."""
-    return Cue(x * mask, mask)
+    return Cue(torch.where(mask.bool(), x, 0), mask)
+
+
+def _check(name: str, value: float, most: float = math.inf) -> None:
+    if not 0 <= value <= most:
+        raise ValueError(f"{name}: expected a number from 0 to {most:g}, got {value}")
 
 
 def _uniform(x: Tensor, generator: torch.Generator | None) -> Tensor:

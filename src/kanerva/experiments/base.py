@@ -85,7 +85,7 @@ class Experiment:
         results = {
             "experiment": work.NAME,
             "date": time.strftime("%Y-%m-%d"),
-            "command": f"kanerva experiment {work.NAME}{' --smoke' if work.smoke else ''}",
+            "command": command(self),
             "config": flags,
             "smoke": work.smoke,
             "versions": {"kanerva": __version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -103,7 +103,16 @@ class Experiment:
         if self.out is not None:
             return self.out if self.out.suffix == ".json" else self.out / f"{self.NAME}.json"
         first = Path(self.checkpoint[0])
-        folder = first if first.is_dir() else first.parent if first.suffix else Path("runs") / first
+        named = self.checkpoint[0] in storage.shipped()
+        folder = (
+            Path("runs") / first
+            if named
+            else first
+            if first.is_dir()
+            else first.parent
+            if first.suffix
+            else Path("runs") / first
+        )
         return folder / "experiments" / f"{self.NAME}.json"
 
 
@@ -126,7 +135,30 @@ def find(place: str, work: Experiment) -> Subject:
 def save(path: Path, results: dict[str, Any]) -> None:
     """Write results as JSON, whole or not at all."""
     with atomic_write(path) as file:
-        file.write((json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+        text = json.dumps(finite(results), indent=1, ensure_ascii=False, allow_nan=False)
+        file.write((text + "\n").encode())
+
+
+def finite(value: Any) -> Any:
+    """What JSON can hold: null for numbers that are none."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def command(work: Experiment) -> str:
+    """What to type for the same again: the flags that are not as they are by default."""
+    words = ["kanerva", "experiment", work.NAME]
+    for field in dataclasses.fields(work):
+        value = getattr(work, field.name)
+        if value == field.default or field.name == "out":
+            continue
+        words.append(f"--{field.name.replace('_', '-')}")
+        if value is not True:
+            words += [str(part) for part in (value if isinstance(value, tuple) else (value,))]
+    return " ".join(words)
 
 
 def mean(values: Tensor) -> dict[str, float]:
@@ -160,6 +192,8 @@ def unpack(packed: dict[str, Any]) -> "np.ndarray[Any, np.dtype[np.float32]]":
 
 def distinct(images: ClassImages, batch: int, length: int, generator: torch.Generator) -> Tensor:
     """Episodes without an image twice, so that every one has a right answer of its own."""
+    if length > len(images):
+        raise ValueError(f"length: expected at most {len(images)}, as many images as there are, got {length}")
     noise = torch.rand(batch, len(images), generator=generator, device=images.device)
     return images.images(noise.topk(length, dim=1).indices)
 
