@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import io
-import json
 from typing import Any
 
 import numpy as np
@@ -12,38 +11,19 @@ import torch
 from torch import Tensor
 
 from cases import normal
-from kanerva import DKM, CodecConfig, ModelConfig, memory
-from kanerva.data import ClassImages
+from kanerva import DKM, ModelConfig, memory
 from kanerva.dynamics import Recall
 from kanerva.experiments import base, basins, plots
 from kanerva.experiments.basins import Basins
 from kanerva.experiments.plots import basins as figures
+from trials import COLOUR, SMALL, generator, run, subject
 
-SMALL = ModelConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))
-COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
 WORK = Basins(episodes=2, length=5, levels=(0.0, 0.3), loads=(3, 6), queries=4, steps=2, grid=7)
-
-
-def subject(config: ModelConfig = SMALL) -> base.Subject:
-    torch.manual_seed(0)
-    binary = config.likelihood == "bernoulli"
-    pixels = np.random.default_rng(0).integers(0, 2 if binary else 256, (24, *config.image), np.uint8)
-    both = ClassImages.from_labels(pixels, np.repeat(np.arange(6), 4), binary=binary)
-    return base.Subject("small", DKM(config).eval(), both, both, {})
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @functools.cache
 def result(config: ModelConfig) -> dict[str, Any]:
-    """What a run gives, as it comes back from its file."""
-    ticks: list[int] = []
-    with torch.no_grad():
-        numbers = WORK.run(subject(config), generator(), lambda: ticks.append(1))
-    assert len(ticks) == WORK.rounds
-    return json.loads(json.dumps(numbers, allow_nan=False))
+    return run(WORK, subject(config))
 
 
 def lines(*ink: int) -> Tensor:

@@ -2,47 +2,23 @@
 
 import dataclasses
 import importlib
-import json
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from kanerva import DKM, CodecConfig, ModelConfig, evaluate, memory
-from kanerva.data import ClassImages, episodes
-from kanerva.experiments import base
+from kanerva import DKM, ModelConfig, evaluate, memory
+from kanerva.data import episodes
 from kanerva.experiments import capacity as experiment
 from kanerva.experiments.capacity import Capacity, measure, readout
 from kanerva.experiments.plots import capacity as plots
+from trials import SMALL, generator, images, run, subject
 
-SMALL = ModelConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))
 WORK = Capacity(lengths=(3, 6), classes=(2, 3), episodes=5)
 
 
-def images(binary: bool = True, classes: int = 6) -> ClassImages:
-    pixels = np.random.default_rng(0).integers(0, 2 if binary else 256, (classes * 4, 1, 8, 8), np.uint8)
-    return ClassImages.from_labels(pixels, np.repeat(np.arange(classes), 4), binary=binary)
-
-
-def subject(config: ModelConfig = SMALL) -> base.Subject:
-    torch.manual_seed(0)
-    both = images(config.likelihood == "bernoulli")
-    model = DKM(config).eval()
-    model.backend = "reference"  # which need not be compiled
-    return base.Subject("small", model, both, both, {})
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def result(work: Capacity = WORK, config: ModelConfig = SMALL) -> dict[str, Any]:
-    ticks: list[int] = []
-    with torch.no_grad():
-        numbers = work.run(subject(config), generator(), lambda: ticks.append(1))
-    assert len(ticks) == work.rounds
-    return json.loads(json.dumps(numbers, allow_nan=False))
+    return run(work, subject(config))
 
 
 def test_the_error_is_that_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,27 +113,3 @@ def test_several_models_and_another_place(binary: Path, tmp_path: Path, capsys: 
     assert list(shown) == ends
     assert shown["energy-run"] == (tmp_path / "basins-energy-run.png").read_bytes()
     assert shown["energy-best"].startswith(b"\x89PNG")
-
-
-def test_an_experiment_may_sum_up(binary: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from kanerva.experiments.capacity import Capacity
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            Capacity, "summary", lambda self, results: f"all is <well> on {results['device']}", raising=False
-        )
-        main(
-            [
-                "experiment",
-                "capacity",
-                "--smoke",
-                "--checkpoint",
-                str(binary),
-                "--device",
-                "cpu",
-                "--out",
-                str(tmp_path),
-            ]
-        )
-        assert capsys.readouterr().out.splitlines()[0] == "all is <well> on cpu"
-        assert "all is <well> on cpu" in read(report.write(binary, tmp_path / "report.html", tmp_path)).text

@@ -1,17 +1,14 @@
 """Fixed points: paths made by hand, a linear model whose Jacobian is known, and finite differences."""
 
 import dataclasses
-import json
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from cases import normal
 from kanerva import DKM, CodecConfig, MemoryState, ModelConfig
-from kanerva.data import ClassImages
 from kanerva.dynamics import Memory
 from kanerva.experiments import base
 from kanerva.experiments.fixed_points import (
@@ -31,32 +28,15 @@ from kanerva.experiments.fixed_points import (
 )
 from kanerva.experiments.plots import fixed_points as plots
 from kanerva.likelihood import LEVEL
+from trials import images, model, run, subject
 
 SMALL = ModelConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), norm="group", activation="silu"))
 GREY = dataclasses.replace(SMALL, likelihood="gaussian")
 WORK = FixedPoints(length=5, episodes=2, steps=6)
 
 
-def model(config: ModelConfig = SMALL) -> DKM:
-    torch.manual_seed(0)
-    m = DKM(config).eval()
-    m.backend = "reference"  # which need not be compiled
-    return m
-
-
-def images(binary: bool = True) -> ClassImages:
-    pixels = np.random.default_rng(0).integers(0, 2 if binary else 256, (24, 1, 8, 8), np.uint8)
-    return ClassImages.from_labels(pixels, np.repeat(np.arange(6), 4), binary=binary)
-
-
 def result(config: ModelConfig = SMALL, work: FixedPoints = WORK) -> dict[str, Any]:
-    both = images(config.likelihood == "bernoulli")
-    ticks: list[int] = []
-    with torch.no_grad():
-        subject = base.Subject("small", model(config), both, both, {})
-        numbers = work.run(subject, torch.Generator().manual_seed(0), lambda: ticks.append(1))
-    assert len(ticks) == work.rounds
-    return json.loads(json.dumps(numbers, allow_nan=False))
+    return run(work, subject(config))
 
 
 def path(*cues: str) -> Tensor:
@@ -165,7 +145,7 @@ def test_a_summary_by_hand() -> None:
 def test_the_jacobian_is_that_of_finite_differences(config: ModelConfig) -> None:
     m = in_double(model(config))
     with torch.no_grad():
-        state = m.write(images(config.likelihood == "bernoulli").images(torch.arange(6)).double())
+        state = m.write(images(config).images(torch.arange(6)).double())
         at, w, step = Memory(m, state, m.inverse(state)), normal(3, 4), 1e-6
         moved = [
             (smooth_step(at, w + step * e) - smooth_step(at, w - step * e)) / (2 * step)

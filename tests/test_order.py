@@ -1,7 +1,6 @@
 """Order: spreads by hand, what must be zero is zero, and what is called out of date is a divergence."""
 
 import dataclasses
-import json
 from typing import Any
 
 import numpy as np
@@ -9,10 +8,9 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal, kl_divergence
 
+import trials
 from cases import case as random_case
-from kanerva import DKM, CodecConfig, ModelConfig, memory, objective
-from kanerva.data import ClassImages
-from kanerva.experiments import base
+from kanerva import DKM, ModelConfig, memory, objective
 from kanerva.experiments.order import (
     Case,
     Order,
@@ -27,26 +25,15 @@ from kanerva.experiments.order import (
     write,
 )
 from kanerva.experiments.plots import order as plots
+from trials import SMALL, generator, images, run, subject
 
-SMALL = ModelConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))
 WORK = Order(length=5, episodes=3, orders=4, iterations=(1, 2), blocks=(1, 5))
 
 
 def model(config: ModelConfig = SMALL) -> DKM:
-    torch.manual_seed(0)
-    m = DKM(config).double().eval().requires_grad_(False)
-    m.backend = "reference"  # which need not be compiled
+    m = trials.model(config).double().requires_grad_(False)
     m.log_noise_var.fill_(-3.0)  # a memory that holds what is written, so that order matters
     return m
-
-
-def images(binary: bool = True) -> ClassImages:
-    pixels = np.random.default_rng(0).integers(0, 2 if binary else 256, (24, 1, 8, 8), np.uint8)
-    return ClassImages.from_labels(pixels, np.repeat(np.arange(6), 4), binary=binary)
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def drawn(length: int = 5, orders: int = 4, episodes: int = 3) -> Case:
@@ -55,13 +42,7 @@ def drawn(length: int = 5, orders: int = 4, episodes: int = 3) -> Case:
 
 
 def result(config: ModelConfig = SMALL, work: Order = WORK) -> dict[str, Any]:
-    both = images(config.likelihood == "bernoulli")
-    subject = base.Subject("small", model(config).float(), both, both, {})
-    ticks: list[int] = []
-    with torch.no_grad():
-        numbers = work.run(subject, generator(), lambda: ticks.append(1))
-    assert len(ticks) == work.rounds
-    return json.loads(json.dumps(numbers, allow_nan=False))
+    return run(work, subject(config, model(config).float()))
 
 
 def test_every_order_holds_every_image_once() -> None:

@@ -1,10 +1,8 @@
 """Sampling: distances, coverage and chains by hand, and figures from the file alone."""
 
-import dataclasses
 import functools
 import io
 import itertools
-import json
 import math
 from typing import Any
 
@@ -13,48 +11,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from kanerva import DKM, CodecConfig, ModelConfig
-from kanerva.data import ClassImages
+from kanerva import ModelConfig
 from kanerva.dynamics import Recall, mixing
 from kanerva.experiments import base, plots, sampling
 from kanerva.experiments.plots import sampling as figures
 from kanerva.experiments.sampling import Sampling, Written
+from trials import COLOUR, SMALL, bits, generator, run, subject
 
-SMALL = ModelConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))
-COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
 WORK = Sampling(
     episodes=2, length=4, samples=5, steps=3, seen=10, temperatures=(0.5, 1.0), chain=10, chains=3, pictures=2
 )
 
 
-def subject(config: ModelConfig = SMALL) -> base.Subject:
-    torch.manual_seed(0)
-    model = DKM(config).eval()
-    if config.likelihood == "gaussian":
-        torch.nn.init.constant_(model.log_scale, -3.0)  # images that the chain draws stay within their range
-    binary = config.likelihood == "bernoulli"
-    pixels = np.random.default_rng(0).integers(0, 2 if binary else 256, (24, *config.image), np.uint8)
-    both = ClassImages.from_labels(pixels, np.repeat(np.arange(6), 4), binary=binary)
-    return base.Subject("small", model, both, both, {})
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 @functools.cache
 def result(config: ModelConfig) -> dict[str, Any]:
-    """What a run gives, as it comes back from its file."""
-    ticks: list[int] = []
-    with torch.no_grad():
-        numbers = WORK.run(subject(config), generator(), lambda: ticks.append(1))
-    assert len(ticks) == WORK.rounds
-    return json.loads(json.dumps(numbers, allow_nan=False))
-
-
-def bits(*rows: str) -> Tensor:
-    """Images of one row of pixels each."""
-    return torch.tensor([[int(c) for c in row] for row in rows]).float()[:, None, None]
+    return run(WORK, subject(config))
 
 
 def written(x: Tensor) -> Written:

@@ -14,7 +14,7 @@ import tyro
 from PIL import Image
 
 from . import __version__, experiments, storage
-from .config import PRESETS, DataConfig, RunConfig, from_dict
+from .config import PRESETS, DataConfig, RunConfig, data_config
 from .data import ClassImages, nearest
 from .distributed import choose
 from .evaluate import Score, evaluate, mean_image_nats
@@ -66,9 +66,7 @@ class Evaluate:
         path = storage.find(self.checkpoint)
         model = load(path).to(choose(self.device))
         _, saved = storage.load(path)
-        config = data_config(saved, path)
-        dataset, data_dir = self.dataset or config.dataset, self.data_dir or config.data_dir
-        config = dataclasses.replace(config, dataset=dataset, data_dir=data_dir)
+        config = data_config(saved, str(path), self.dataset, self.data_dir)
         seen, unseen = load_images(config)
         score = evaluate(model, unseen, self.length, self.images, self.classes, self.seed)
         about = {
@@ -146,9 +144,6 @@ class Experiment:
             raise ValueError(f"experiment: expected one of those below, got {name!r}{close}\n\n{names()}")
         work = tyro.cli(experiments.find(name), prog=f"kanerva experiment {name}", args=flags)
         path = work.main()
-        summary = getattr(work, "summary", None)
-        if callable(summary):
-            print(summary(json.loads(path.read_text("utf-8"))))
         # those of a run before this one, with other models, are older
         drawn = [file for file in experiments.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
         print("\n".join(map(str, [path, *drawn])))
@@ -226,12 +221,6 @@ def usage() -> str:
         "kanerva COMMAND --help lists the flags of a command; kanerva train PRESET --help those of a preset, and "
         "kanerva experiment NAME --help those of an experiment."
     )
-
-
-def data_config(saved: dict[str, Any], path: Path) -> DataConfig:
-    """The data that a checkpoint was trained on; glyphs for a model that does not say."""
-    run = saved.get("run")
-    return DataConfig() if run is None else from_dict(RunConfig, run, f"{path}: run").data
 
 
 def table(score: Score, about: dict[str, Any]) -> str:

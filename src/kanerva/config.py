@@ -161,6 +161,15 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
 }
 
 
+def data_config(
+    about: dict[str, Any], where: str, dataset: str | None = None, data_dir: str | None = None
+) -> DataConfig:
+    """The data that a checkpoint says it was trained on (glyphs if it is silent), or other data."""
+    run = about.get("run")
+    config = DataConfig() if run is None else from_dict(RunConfig, run, f"{where}: run").data
+    return dataclasses.replace(config, dataset=dataset or config.dataset, data_dir=data_dir or config.data_dir)
+
+
 def to_dict(config: Any) -> dict[str, Any]:
     """Turn a config into plain dictionaries for JSON."""
     return dataclasses.asdict(config)

@@ -25,7 +25,6 @@ from .memory import Inverse, MemoryState
 if TYPE_CHECKING:
     from .model import DKM
 
-METHODS = ("least-squares", "descent", "stochastic")
 # Tries of w to infer a cue's weights: from every start, and from the best; fewer where nothing is left to gain.
 TRIES_EACH, TRIES = 10, 20
 # Nats: who gains less has arrived.
@@ -69,6 +68,10 @@ class Memory(NamedTuple):
     state: MemoryState
     inverse: Inverse
 
+    @classmethod
+    def of(cls, model: "DKM", state: MemoryState) -> "Memory":
+        return cls(model, state, model.inverse(state))
+
     def decode(self, w: Float[Tensor, "*b Q K"]) -> Likelihood:
         return self.model.decode(memory.read(self.state, w))
 
@@ -91,8 +94,8 @@ def energy(
     model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
 ) -> Float[Tensor, "*b Q"]:
     """E(x, w) = −ln p(x | decoder(Rᵀw)) + KL(q(w) ‖ p(w)), with w the mean of q [sec. 3.5]."""
-    memory_ = Memory(model, state, model.inverse(state))
-    return memory_.energy(memory_.decode(w), x, w)
+    at = Memory.of(model, state)
+    return at.energy(at.decode(w), x, w)
 
 
 @checks.full_precision
@@ -119,7 +122,7 @@ def recall(
     """
     check(steps, method, noise, mask, temperature, generator, model, x)
     with plain(method == "descent"):
-        at = Memory(model, *own(model, state))
+        at = own(model, state)
         trusted = None if mask is None else copied(mask).to(x).expand(x.shape)
         path = PATHS[method](at, copied(x), Options(noise, trusted, temperature, generator))
         return follow(path, steps, callback)
@@ -155,7 +158,7 @@ def sample(
             yield from PATHS[method](at, first.x, Options(temperature=temperature, generator=generator))
 
     with plain(method == "descent"):
-        return follow(path(Memory(model, *own(model, state))), steps, callback)
+        return follow(path(own(model, state)), steps, callback)
 
 
 def follow(path: Iterator[Step], steps: int, callback: Callback | None) -> Recall:
@@ -219,15 +222,14 @@ def fall(at: Memory, here: Step) -> Iterator[Step]:
     w by descent, x ← mode p(x | decoder(Rᵀw)), which is the least of E at w. Neither can raise E.
     Proof: test_energy_never_rises.
     """
-    H, size = curvature(at, here.w), None
+    H, size = curvature(at, here.w), torch.ones_like(here.energy)
     rest = torch.zeros_like(here.energy, dtype=torch.bool)
     while not bool(rest.all()):
 
         def cost(w: Float[Tensor, "*b Q K"], x: Tensor = here.x) -> Float[Tensor, "*b Q"]:
             return at.energy(at.decode(w), x, w)
 
-        point = descent.start(cost, here.w, H)
-        point = descent.step(cost, point if size is None else point._replace(size=size))
+        point = descent.step(cost, descent.start(cost, here.w, H)._replace(size=size))
         after = at.settle(point.v)
         # where a convolution sums in another order from call to call, what looks like a rise is not taken
         moves = (after.energy <= here.energy) & ~rest
@@ -326,13 +328,11 @@ def with_noise(
     if options.noise is not None:
         return w
     likelihood = at.decode(w)
-    mask = torch.ones_like(y) if options.mask is None else options.mask.expand_as(y)
-    pixels = mask.sum((-3, -2, -1)).clamp(min=1)
     if isinstance(likelihood, Bernoulli):
-        wrong = ((y - likelihood.logits.sigmoid()).abs() * mask).sum((-3, -2, -1)) / pixels
+        wrong = average((y - likelihood.logits.sigmoid()).abs(), options.mask)
         guess = torch.special.logit(2 * wrong.clamp(0.02, 0.4))
     else:
-        guess = (((y - likelihood.mean).square() * mask).sum((-3, -2, -1)) / pixels).clamp(min=1e-4).log()
+        guess = average((y - likelihood.mean).square(), options.mask).clamp(min=1e-4).log()
     return torch.cat([w, guess[..., None]], dim=-1)
 
 
@@ -341,24 +341,34 @@ def guesses(at: Memory, y: Float[Tensor, "*b Q c h w"], mask: Tensor | None) -> 
 
     Least squares shrink addresses, so they are taken larger.
     """
-    smooth, trusted = blur(y, mask), torch.ones_like(y) if mask is None else mask
+    smooth = blur(y, mask)
     cues = [smooth]
     if at.model.config.likelihood == "bernoulli":
         sharp = (smooth > 0.5).to(y)
-        wrong, pixels = (a.sum((-3, -2, -1), keepdim=True) for a in ((y - sharp).abs() * trusted, trusted))
-        flips = (wrong / pixels.clamp(min=1)).clamp(max=0.45)
+        flips = average((y - sharp).abs(), mask).clamp(max=0.45)[..., None, None, None]
         cues = [sharp, ((smooth - flips) / (1 - 2 * flips)).clamp(0, 1)]  # what p was before some flipped
-    cues.append(torch.where(trusted.bool(), y, cues[0]))
+    cues.append(torch.where(trusted(y, mask).bool(), y, cues[0]))
     return [1.5 * at.address(cue) for cue in cues]
+
+
+def trusted(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*b c h w"]:
+    """A mask for every pixel of x: all of them where there is none."""
+    return torch.ones_like(x) if mask is None else mask.expand_as(x)
+
+
+def average(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*b"]:
+    """The mean over an image's trusted pixels."""
+    good = trusted(x, mask)
+    return (x * good).sum((-3, -2, -1)) / good.sum((-3, -2, -1)).clamp(min=1)
 
 
 def blur(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*b c h w"]:
     """Average over a Gaussian of one pixel's width, over trusted pixels only."""
-    trusted = torch.ones_like(x) if mask is None else mask.expand_as(x).to(x)
+    good = trusted(x, mask)
     i = torch.arange(-3, 4, dtype=x.dtype, device=x.device)
     window = torch.exp(-0.5 * (i[:, None].square() + i.square()))[None, None]
     size = x.shape[-2:]
-    above, below = (conv2d(a.reshape(-1, 1, *size), window, padding=3) for a in (x * trusted, trusted))
+    above, below = (conv2d(a.reshape(-1, 1, *size), window, padding=3) for a in (x * good, good))
     return (above / below.clamp(min=1e-6)).reshape(x.shape)
 
 
@@ -369,6 +379,7 @@ def curvature(at: Memory, w: Float[Tensor, "*b Q K"]) -> Float[Tensor, "*b Q K K
 
 
 PATHS = {"least-squares": least_squares, "descent": downhill, "stochastic": stochastic}
+METHODS = tuple(PATHS)
 
 
 class Mixing(NamedTuple):
@@ -463,14 +474,13 @@ def plain(always: bool) -> Iterator[None]:
         yield
 
 
-def own(model: "DKM", state: MemoryState) -> tuple[MemoryState, Inverse]:
-    """A memory and its inverse."""
+def own(model: "DKM", state: MemoryState) -> Memory:
+    """A model and a memory that belong together, in tensors that autograd may keep."""
     checks.memory(state, "state")
     checks.same_kind("state.R", state.R, model.R0)
     if model.R0.is_inference() and not torch.is_inference_mode_enabled():
         raise RuntimeError("model: expected one made outside of inference mode, which descent has to leave")
-    state = MemoryState(*map(copied, state))
-    return state, model.inverse(state)
+    return Memory.of(model, MemoryState(*map(copied, state)))
 
 
 def copied(x: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ missing or cannot be read is said on the page.
 import base64
 import contextlib
 import html
-import importlib
 import io
 import json
 import math
@@ -16,18 +15,15 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from PIL import Image
 
 from . import __version__, experiments, storage
 from .data import nearest
-from .experiments import EXPERIMENTS
+from .experiments import EXPERIMENTS, plots
 from .files import atomic_write
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 WIDEST = 2200
 """Pixels of a figure, eleven inches as experiments draw; the page shows fewer, and fine screens all."""
@@ -253,13 +249,12 @@ def models(results: Results) -> list[dict[str, Any]]:
 
 
 def key_numbers(name: str, result: Any) -> Table:
-    """A summary in the results, what is known to matter in them, or else all plain numbers."""
-    summary = at(result, "summary")
-    if name in KEYS and not isinstance(summary, dict):
+    """What is known to matter in results, or else all plain numbers."""
+    if name in KEYS:
         with contextlib.suppress(Exception):  # results of another version may hold anything
             head, rows = KEYS[name](result)
             return Table(head, [[show(cell) for cell in row] for row in rows])
-    plain = leaves(summary if isinstance(summary, dict) else result)
+    plain = leaves(result)
     return Table(["", ""], [[label, show(value)] for label, value in plain[:16]])
 
 
@@ -368,14 +363,6 @@ KEYS: dict[str, Callable[[dict[str, Any]], Table]] = {
 def point(values: dict[str, Any], i: int) -> dict[str, float]:
     """One of many means with its standard error."""
     return {name: values[name][i] for name in ("mean", "stderr")}
-
-
-def own_words(results: Results) -> str:
-    """The experiment's own summary, if it has one."""
-    with contextlib.suppress(Exception):  # results of another version may hold anything
-        summary = getattr(experiments.find(results.name)(), "summary", None)
-        return str(summary(results.data)).strip() if callable(summary) else ""
-    return ""
 
 
 def score_line(score: dict[str, Any]) -> str:
@@ -547,7 +534,7 @@ def training(material: Material) -> str:
     """The curve of the run."""
     if not material.metrics:
         return section("training", "Training", paragraph("No curve here: a run's folder has it, in metrics.jsonl."))
-    data = png(plot("training", {"metrics": material.metrics})[""])
+    data = plots.picture(plots.figures("training", {"metrics": material.metrics})[""])
     train = part(material.config, "train")
     steps = int(max(number(line.get("step")) for line in material.metrics))
     skipped = sum("skipped" in line for line in material.metrics)
@@ -578,8 +565,6 @@ def experiment(results: Results, material: Material) -> str:
     if material.checkpoint and material.checkpoint.get("crc32") not in [model.get("crc32") for model in made_with]:
         steps = ", ".join(f"{show(model.get('name'))} at step {show(model.get('step'))}" for model in made_with)
         parts.append(paragraph(f"Made with another checkpoint than this: {e(steps or 'not known')}.", "warning"))
-    if said := own_words(results):
-        parts.append(f"<pre>{e(said)}</pre>\n")
     for model in made_with:
         head, rows = key_numbers(results.name, model.get("result"))
         if len(made_with) > 1:
@@ -631,29 +616,11 @@ def pictures(results: Results) -> list[tuple[str, bytes]]:
     files = {path.stem[len(stem) + 1 :]: path.read_bytes() for path in beside}
     if results.name in EXPERIMENTS:
         with contextlib.suppress(Exception):  # results of another version may hold anything
-            drawing = plot(EXPERIMENTS[results.name].module, results.data)
-            return [(end, files[end] if end in files else png(figure)) for end, figure in drawing.items()]
+            drawing = plots.figures(EXPERIMENTS[results.name].module, results.data)
+            return [(end, files.get(end) or plots.picture(figure)) for end, figure in drawing.items()]
         order = list(EXPERIMENTS[results.name].figures)
         return sorted(files.items(), key=lambda file: order.index(file[0]) if file[0] in order else len(order))
     return list(files.items())
-
-
-def plot(module: str, results: dict[str, Any]) -> "dict[str, Figure]":
-    """Make figures, which are not drawn before they are asked for."""
-    from .experiments import plots
-
-    with plots.style():
-        made: dict[str, Figure] = importlib.import_module(f"{plots.__name__}.{module}").figures(results)
-        return made
-
-
-def png(figure: "Figure") -> bytes:
-    from .experiments import plots
-
-    buffer = io.BytesIO()
-    with plots.style():
-        figure.savefig(buffer, format="png", bbox_inches="tight")
-    return buffer.getvalue()
 
 
 STYLE = """

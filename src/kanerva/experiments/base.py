@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from .. import __version__, storage
-from ..config import DataConfig, RunConfig, from_dict
+from ..config import data_config
 from ..data import ClassImages
 from ..distributed import choose
 from ..files import atomic_write
@@ -103,16 +103,9 @@ class Experiment:
         if self.out is not None:
             return self.out if self.out.suffix == ".json" else self.out / f"{self.NAME}.json"
         first = Path(self.checkpoint[0])
-        named = self.checkpoint[0] in storage.shipped()
-        folder = (
-            Path("runs") / first
-            if named
-            else first
-            if first.is_dir()
-            else first.parent
-            if first.suffix
-            else Path("runs") / first
-        )
+        folder = first if first.is_dir() else first.parent
+        if self.checkpoint[0] in storage.shipped() or not (first.is_dir() or first.suffix):
+            folder = Path("runs") / first
         return folder / "experiments" / f"{self.NAME}.json"
 
 
@@ -121,11 +114,7 @@ def find(place: str, work: Experiment) -> Subject:
     model = load(place).to(choose(work.device))
     path = storage.find(place)
     _, saved = storage.load(path)
-    run = saved.get("run")
-    config = DataConfig() if run is None else from_dict(RunConfig, run, f"{path}: run").data
-    config = dataclasses.replace(
-        config, dataset=work.dataset or config.dataset, data_dir=work.data_dir or config.data_dir
-    )
+    config = data_config(saved, str(path), work.dataset, work.data_dir)
     seen, unseen = load_images(config, choose(work.device))
     name = place if not Path(place).exists() else Path(place).name if Path(place).is_dir() else Path(place).stem
     about = {"checkpoint": place, "step": saved.get("step"), "crc32": saved.get("crc32"), "dataset": config.dataset}

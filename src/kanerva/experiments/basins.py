@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .. import memory
 from ..data import corruption
+from ..dynamics import Memory
 from ..memory import MemoryState
 from ..model import DKM
 from . import base
@@ -138,7 +138,7 @@ class Basins(Experiment):
     def slice(self, model: DKM, x: Float[Tensor, "T c h w"], generator: torch.Generator) -> dict[str, Any]:
         """The energy on the plane through the addresses of three stored images, and paths of recall near it."""
         state = model.write(x)
-        w = address(model, state, x[:3])
+        w = Memory.of(model, state).address(x[:3])
         plane = through(w)
         corners = plane.place(w)
         low, high = corners.amin(0), corners.amax(0)
@@ -165,7 +165,7 @@ class Basins(Experiment):
     ) -> list[dict[str, Any]]:
         """Steps of recall, from each cue's own address on, as seen on the plane, and how far from it they are."""
         recalled = model.recall(state, cue, self.steps, method)
-        w = torch.cat([address(model, state, cue)[None], recalled.w])
+        w = torch.cat([Memory.of(model, state).address(cue)[None], recalled.w])
         return [
             {
                 "places": plane.place(path).tolist(),
@@ -211,11 +211,6 @@ def radius(levels: Sequence[float], right: Sequence[float]) -> float | None:
     return None
 
 
-def address(model: DKM, state: MemoryState, x: Float[Tensor, "Q c h w"]) -> Float[Tensor, "Q K"]:
-    """The weights of images, by least squares."""
-    return memory.address(model.encode(x), state, model.noise_var)
-
-
 def through(w: Float[Tensor, "3 K"]) -> Plane:
     """The plane through three weights, with its first axis from the first to the second of them."""
     Q, R = torch.linalg.qr((w[1:] - w[0]).mT)
@@ -224,18 +219,16 @@ def through(w: Float[Tensor, "3 K"]) -> Plane:
 
 def landmarks(model: DKM, state: MemoryState, plane: Plane, places: Float[Tensor, "n 2"]) -> dict[str, Any]:
     """Points of the plane, with the energy and the image there."""
-    w = plane.at(places)
+    there = Memory.of(model, state).settle(plane.at(places))
     return {
         "places": places.tolist(),
-        "energy": landscape(model, state, w).tolist(),
-        "decoded": base.pack(model.decode(memory.read(state, w)).mode()[None]),
+        "energy": there.energy.tolist(),
+        "decoded": base.pack(there.x[None]),
     }
 
 
 def landscape(model: DKM, state: MemoryState, w: Float[Tensor, "*b K"]) -> Float[Tensor, "*b"]:
     """E(w) = min over x of E(x, w): the energy of w and the mode there."""
-    parts = []
-    for some in w.reshape(-1, w.shape[-1]).split(CHUNK):
-        mode = model.decode(memory.read(state, some)).mode()
-        parts.append(model.energy(state, mode, some))
+    at = Memory.of(model, state)
+    parts = [at.settle(some).energy for some in w.reshape(-1, w.shape[-1]).split(CHUNK)]
     return torch.cat(parts).reshape(w.shape[:-1])

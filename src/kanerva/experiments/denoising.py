@@ -13,10 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from .. import memory
 from ..data import corruption
 from ..data.corruption import Cue
-from ..dynamics import Recall
+from ..dynamics import Memory, Recall
 from ..memory import MemoryState
 from ..model import DKM
 from . import base
@@ -233,8 +232,9 @@ def stepwise(made: list[Measures]) -> dict[str, Any]:
 
 def at_rest(model: DKM, episode: Episode) -> Float[Tensor, "T"]:
     """The energy of the stored images themselves, with their addresses."""
-    w = memory.address(model.encode(episode.x), episode.state, model.noise_var)
-    return model.energy(episode.state, episode.x, w)
+    at = Memory.of(model, episode.state)
+    w = at.address(episode.x)
+    return at.energy(at.decode(w), episode.x, w)
 
 
 def yardsticks(cell: Cell, episodes: list[Episode]) -> dict[str, Any]:

@@ -156,12 +156,11 @@ def settle(
     steps: int,
 ) -> Smooth:
     """Iterate the smooth map from the addresses of cues; judge PLACES in double precision."""
-    at = Memory(model, state, model.inverse(state))
+    at = Memory.of(model, state)
     start = w = at.address(cues)
     for _ in range(steps):
         w = smooth_step(at, w)
-    state = state.to(torch.float64)
-    double = Memory(exact, state, exact.inverse(state))
+    double = Memory.of(exact, state.to(torch.float64))
     places = [v.double() for v in (start, at.address(ends), w)]
     residual = (smooth_step(double, places[-1]) - places[-1]).norm(dim=-1) / places[-1].norm(dim=-1)
     radii = torch.stack([radius(jacobian(double, v)) for v in places])

@@ -13,14 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..dynamics import Recall, mixing
+from ..dynamics import METHODS, Recall, mixing
 from ..likelihood import LEVEL
 from ..memory import MemoryState
 from . import base
 from .base import Experiment, Subject
 from .denoising import chosen, rises
-
-METHODS = ("least-squares", "descent", "stochastic")
 
 
 class Written(NamedTuple):
@@ -127,14 +125,10 @@ class Sampling(Experiment):
             path = subject.model.sample(
                 written.state, self.chains, self.chain, generator, method="stochastic", temperature=temperature
             )
-            judged = mixing(path.energy)
             near = base.distances(path.x, written.x)
             rows.append(
                 {
-                    "autocorrelation": judged.autocorrelation,
-                    "time": judged.time,
-                    "effective": judged.effective,
-                    "r_hat": judged.r_hat,
+                    **mixing(path.energy)._asdict(),
                     "energy": path.energy[self.chain // 10 :].mean(),
                     "to stored": near.amin(-1)[self.chain // 10 :].mean(),
                     "visited": visited(near.argmin(-1)),

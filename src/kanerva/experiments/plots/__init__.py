@@ -5,7 +5,7 @@ One file per experiment, each with `figures(results)`, which gives Matplotlib fi
 
 import importlib
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,25 +48,31 @@ def style() -> Iterator[None]:
         yield
 
 
+def figures(module: str, results: dict[str, Any]) -> dict[str, Figure]:
+    """The figures of one file of this folder, by the ends of their names; not drawn before they are asked for."""
+    with style():
+        made: dict[str, Figure] = importlib.import_module(f"{__name__}.{module}").figures(results)
+        return made
+
+
 def draw(results: dict[str, Any], path: Path) -> list[Path]:
     """Draw the figures of a file of results beside it, each as PNG and as SVG."""
-    module = importlib.import_module(f"{__name__}.{results['experiment'].replace('-', '_')}")
     written = []
-    with style():
-        for end, figure in module.figures(results).items():
-            stem = f"{path.stem}-{end}" if end else path.stem
-            for kind in ("png", "svg"):
-                file = path.with_name(f"{stem}.{kind}")
-                write(figure, file, kind)
-                written.append(file)
+    for end, figure in figures(results["experiment"].replace("-", "_"), results).items():
+        stem = f"{path.stem}-{end}" if end else path.stem
+        for kind in ("png", "svg"):
+            written.append(path.with_name(f"{stem}.{kind}"))
+            with atomic_write(written[-1]) as file:
+                file.write(picture(figure, kind))
     return written
 
 
-def write(figure: Figure, path: Path, kind: str) -> None:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, bbox_inches="tight", metadata={"Date": None} if kind == "svg" else None)
-    with atomic_write(path) as file:
-        file.write(buffer.getvalue())
+def picture(figure: Figure, kind: str = "png") -> bytes:
+    """A figure as a file."""
+    buffer, metadata = io.BytesIO(), {"Date": None} if kind == "svg" else None
+    with style():
+        figure.savefig(buffer, format=kind, bbox_inches="tight", metadata=metadata)
+    return buffer.getvalue()
 
 
 def curve(axes: Axes, x: Any, values: dict[str, Any], label: str, number: int, **options: Any) -> None:
@@ -89,3 +95,38 @@ def sheet(axes: Axes, packed: dict[str, Any]) -> None:
     picture = 1 - whole[..., 0] if packed["binary"] else whole if channels == 3 else whole[..., 0]
     axes.imshow(picture, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     axes.set_axis_off()
+
+
+def each(results: dict[str, Any], parts: dict[str, Callable[[dict[str, Any]], Figure]]) -> dict[str, Figure]:
+    """Every figure for every model; where there are several models, their names end the figures' names."""
+    models = results["models"]
+    return {
+        f"{end}-{model['name']}" if len(models) > 1 else end: part(model["result"])
+        for model in models
+        for end, part in parts.items()
+    }
+
+
+def singles(axes: Axes, paths: dict[str, list[list[float]]]) -> None:
+    """Energies of single cues, thin, as the paper draws them."""
+    for method, lines in paths.items():
+        for line in lines:
+            axes.plot(1 + np.arange(len(line)), line, color=COLOURS[METHODS[method]], lw=0.4, alpha=0.3)
+
+
+def legend(figure: Figure, names: dict[str, str] | None = None, columns: int = 3) -> None:
+    """One legend for all axes, below them; `names` says more of some lines."""
+    found: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault((names or {}).get(label, label), handle)
+    figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns)
+
+
+def unit(result: dict[str, Any]) -> str:
+    return f"wrong pixels of {result['pixels']}" if result["binary"] else "root mean square error"
+
+
+def columns(rows: Sequence[dict[str, float]]) -> dict[str, list[float]]:
+    """Means and standard errors, each as one list."""
+    return {key: [row[key] for row in rows] for key in ("mean", "stderr")}

@@ -9,8 +9,7 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from matplotlib.ticker import PercentFormatter
 
 from ..base import unpack
-from . import COLOURS, METHODS, curve
-from .denoising import each, legend
+from . import COLOURS, METHODS, curve, each, legend
 
 
 def figures(results: dict[str, Any]) -> dict[str, Figure]:

@@ -1,6 +1,5 @@
 """Denoising: pictures, measures step by step, and the grid of damages."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from . import COLOURS, MARKERS, METHODS, curve, sheet
+from . import COLOURS, MARKERS, METHODS, columns, curve, each, legend, sheet, singles, unit
 
 NEAREST = "stored image nearest to the cue (keeps all images)"
 """The yardstick: what a memory that keeps every image could do."""
@@ -17,16 +16,6 @@ NEAREST = "stored image nearest to the cue (keeps all images)"
 def figures(results: dict[str, Any]) -> dict[str, Figure]:
     """Pictures, steps and the grid, for each model."""
     return each(results, {"pictures": pictures, "steps": steps, "grid": grid})
-
-
-def each(results: dict[str, Any], parts: dict[str, Callable[[dict[str, Any]], Figure]]) -> dict[str, Figure]:
-    """Every figure for every model; where there are several models, their names end the figures' names."""
-    models = results["models"]
-    return {
-        f"{end}-{model['name']}" if len(models) > 1 else end: part(model["result"])
-        for model in models
-        for end, part in parts.items()
-    }
 
 
 def pictures(result: dict[str, Any]) -> Figure:
@@ -75,32 +64,12 @@ def steps(result: dict[str, Any]) -> Figure:
     return figure
 
 
-def singles(axes: Axes, paths: dict[str, list[list[float]]]) -> None:
-    """Energies of single cues, thin, as the paper draws them."""
-    for method, lines in paths.items():
-        for line in lines:
-            axes.plot(1 + np.arange(len(line)), line, color=COLOURS[METHODS[method]], lw=0.4, alpha=0.3)
-
-
-def legend(figure: Figure, names: dict[str, str] | None = None, columns: int = 3) -> None:
-    """One legend for all axes, below them; `names` says more of some lines."""
-    found: dict[str, Any] = {}
-    for axes in figure.axes:
-        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
-            found.setdefault((names or {}).get(label, label), handle)
-    figure.legend(list(found.values()), list(found), loc="outside lower center", ncols=columns)
-
-
 def yardsticks(wrong: Axes, right: Axes, result: dict[str, Any]) -> None:
     """Lines for the cue itself, and for the nearest of the stored images."""
     cell = next(cell for cell in result["cells"] if cell["name"] == result["headline"])
     wrong.axhline(cell["cue"]["wrong"]["mean"], color="0.5", ls=(0, (1, 3)), label="cue")
     right.axhline(cell["nearest"]["right"]["mean"], color="0.4", ls="--", label=NEAREST)
     right.axhline(result["chance"], color="0.5", ls=":", label="chance")
-
-
-def unit(result: dict[str, Any]) -> str:
-    return f"wrong pixels of {result['pixels']}" if result["binary"] else "root mean square error"
 
 
 def grid(result: dict[str, Any]) -> Figure:
@@ -150,8 +119,3 @@ def by_damage(axes: Axes, cells: list[dict[str, Any]], key: str) -> None:
     axes.set_yticks(range(len(cells)), [cell["name"] for cell in cells])
     axes.set_ylim(-0.5, len(cells) - 0.5)
     axes.set_xlim(0 if key == "right" else axes.get_xlim()[0], 1.05 if key == "right" else None)
-
-
-def columns(rows: list[dict[str, float]]) -> dict[str, list[float]]:
-    """Means and standard errors, each as one list."""
-    return {key: [row[key] for row in rows] for key in ("mean", "stderr")}

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from . import COLOURS, curve
+from . import COLOURS, columns, curve
 
 KINDS = {"score": "score", "readout": "read-outs", "memory": "memory R"}
 LOOKS: dict[str, dict[str, Any]] = {
@@ -61,7 +61,7 @@ def refinement(models: list[dict[str, Any]]) -> Figure:
             entries = [entry for entry in result["grid"] if entry["block"] == block]
             label = "one by one" if block == 1 else f"{block} at once"
             for axes, values in zip(row, zip(*map(shown, entries), strict=True), strict=True):
-                curve(axes, [entry["iterations"] for entry in entries], gathered(values), label, number)
+                curve(axes, [entry["iterations"] for entry in entries], columns(values), label, number)
         for axes, value in zip(row, shown(again), strict=True):
             label = "one by one, then\nconditioned at once"
             axes.axhline(value["mean"], color="0.4", linestyle="--", linewidth=1, label=label)
@@ -79,7 +79,3 @@ def refinement(models: list[dict[str, Any]]) -> Figure:
 
 def shown(entry: dict[str, Any]) -> tuple[dict[str, float], ...]:
     return entry["change"]["nats"], entry["change"]["bound"], entry["score"]["spread"]
-
-
-def gathered(values: tuple[dict[str, float], ...]) -> dict[str, list[float]]:
-    return {key: [value[key] for value in values] for key in ("mean", "stderr")}

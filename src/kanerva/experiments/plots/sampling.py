@@ -6,8 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from . import COLOURS, MARKERS, METHODS, curve, sheet
-from .denoising import each, legend, singles, unit
+from . import COLOURS, MARKERS, METHODS, curve, each, legend, sheet, singles, unit
 
 MIXED = 1.1
 """R̂ above which chains have not forgotten where they began."""
