@@ -96,6 +96,47 @@ def test_descent_solves_each_vector_by_itself() -> None:
     torch.testing.assert_close(run(slice(None))[3:5], run(slice(3, 5)))
 
 
+def holes(v: Tensor) -> Tensor:
+    """A wide valley around 2, and around −1 a hole that is deeper but narrow."""
+    return (v - 2).square().sum(-1) - 40 * torch.exp(-4 * (v + 1).square().sum(-1))
+
+
+def test_a_search_prefers_wide_valleys() -> None:
+    start, root = torch.full((30, 2), -0.9).double(), torch.eye(2).double()
+    found, energy = descent.search(holes, start, root, 0.7 * normal(400, 2), last=0.1)
+    assert float((found - 2).abs().max()) < 0.3
+    # the mean around a bowl's least is that of the shakes alone
+    assert float((energy - 2 * 0.49).abs().max()) < 0.3
+    # where nothing is shaken, the hole is what is found
+    stuck, _ = descent.search(holes, start, root, torch.zeros(400, 2).double(), last=0.1)
+    assert float((stuck + 1).abs().max()) < 0.3
+
+
+def test_a_search_goes_as_far_as_its_root_says() -> None:
+    """In coordinates that are stretched, the same search."""
+    A = torch.tensor([[2.0, 0.3], [0.0, 0.1]]).double()
+    shakes = 0.7 * normal(20, 2)
+    plain, low = descent.search(holes, torch.zeros(1, 2).double(), torch.eye(2).double()[None], shakes)
+
+    def stretched(v: Tensor) -> Tensor:
+        return holes((torch.linalg.inv(A) @ v[..., None])[..., 0])
+
+    found, also = descent.search(stretched, torch.zeros(1, 2).double(), A[None], shakes)
+    torch.testing.assert_close(found[0], A @ plain[0])
+    torch.testing.assert_close(low, also)
+
+
+def test_a_search_passes_over_what_is_not_a_number() -> None:
+    def energy(v: Tensor) -> Tensor:
+        return torch.where(v[..., 0] > 1, math.nan, v.square().sum(-1))
+
+    start = torch.tensor([[2.0, 0.0], [0.5, 0.5]]).double()
+    found, low = descent.search(energy, start, torch.eye(2).double().expand(2, 2, 2), torch.zeros(40, 2).double())
+    assert bool(found.isfinite().all())
+    assert bool(low[0].isnan())
+    assert float(found[1].abs().max()) < 0.1
+
+
 @CONFIGS
 def test_energy_never_rises(config: ModelConfig) -> None:
     """Thousands of trajectories, in float32, from noise of every kind: not one rise, to the last bit."""
@@ -154,19 +195,19 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
         usual = (w.square().sum(-1) - mean).square() / (2 * variance)
         return usual - (each * mask).sum((-3, -2, -1))
 
-    starts = dynamics.guesses(at, y, mask)
-    level = 0.1 if noise is None else noise
-    if noise is None:  # any level that was estimated explains the cue at least as well as some level at the start
-        levels = torch.linspace(0.01, 0.45, 12).tolist()
-        before, after = (
-            torch.stack([cost(w, a) for a in levels]).amin(0).mean() for w in (torch.zeros_like(found), found)
-        )
-        assert after < before
-    else:
-        # from whichever start it went on, it went down
-        costs = torch.stack([cost(w, level) for w in starts])
-        assert bool((cost(found, level) <= costs.amax(0) + 1e-9).all())
-        assert float((costs.amin(0) - cost(found, level)).mean()) > 0.1
+    values, vectors = torch.linalg.eigh(m.noise_var * m.inverse(state).P)
+    root = vectors * (dynamics.SHAKE * values).sqrt()[..., None, :]
+
+    def around(w: Tensor) -> Tensor:
+        """The mean cost of weights near w, at the level that is given, or that explains the cue best."""
+        levels = torch.linspace(0.01, 0.45, 12).tolist() if noise is None else [noise]
+        shaken = [w + normal(*w.shape, seed=s) @ root.mT for s in range(50)]
+        return torch.stack([torch.stack([cost(a, level) for a in shaken]).mean(0) for level in levels]).amin(0)
+
+    # it went down for nearly all, as far as a mean over 50 points can tell, and on the whole below every start
+    costs = torch.stack([around(w) for w in dynamics.guesses(at, y, mask)])
+    assert float((around(found) <= costs.amax(0)).double().mean()) > 0.85
+    assert float((costs.mean(0) - around(found)).mean()) > 0.1
 
 
 def test_what_is_masked_says_nothing() -> None:
@@ -180,23 +221,27 @@ def test_what_is_masked_says_nothing() -> None:
         torch.testing.assert_close(left, right)
 
 
+def strokes(n: int) -> Tensor:
+    """Images of three straight strokes each."""
+    ends = torch.rand(n, 3, 2, 1, 1, 2, generator=generator()) * 20 + 4
+    pixels = torch.stack(torch.meshgrid(torch.arange(28.0), torch.arange(28.0), indexing="ij"), dim=-1)
+    a, b = ends[:, :, 0], ends[:, :, 1]
+    along = (((pixels - a) * (b - a)).sum(-1) / (b - a).square().sum(-1)).clamp(0, 1)[..., None]
+    return ((pixels - a - along * (b - a)).norm(dim=-1) < 1.2).any(1)[:, None].float()
+
+
 def test_a_known_channel_beats_none() -> None:
-    """Cues from the model itself: what explains them through the channel is nearer than what trusts them."""
-    m = model(dtype=torch.float64)
-    with torch.no_grad():  # a decoder that is sure of its pixels
-        for p in m.decoder.up[-1].parameters():
-            p.mul_(10)
-    state = m.write(images(BITS, 4, 6, dtype=torch.float64))
-    w = normal(4, 100, 5, seed=4)
-    x = m.decode(memory.read(state, w)).mode()
+    """With a trained model, what explains a cue through the channel is nearer to it than what trusts the cue."""
+    m, x = kanerva.load("omniglot").requires_grad_(False), strokes(12)
+    at = dynamics.Memory.of(m, m.write(x))
     y = corruption.flips(x, 0.2, generator()).x
-    at = dynamics.Memory(m, state, m.inverse(state))
     errors = {}
     for noise in (0.2, 0.001, None):
-        found = m.decode(memory.read(state, dynamics.infer(at, y, dynamics.Options(noise)))).mode()
+        with kanerva.deep_checks(False):
+            found = at.decode(dynamics.infer(at, y, dynamics.Options(noise))).mode()
         errors[noise] = float((found - x).abs().sum((-3, -2, -1)).mean())
-    assert errors[0.2] < 0.98 * errors[0.001]
-    assert errors[None] < 0.98 * errors[0.001]
+    assert errors[0.2] < 0.5 * errors[0.001]
+    assert errors[None] < 0.5 * errors[0.001]
 
 
 def test_descent_goes_on_where_gradients_are_off(tmp_path: Path) -> None:
