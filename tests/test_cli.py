@@ -94,6 +94,7 @@ def test_every_field_has_its_help(kind: type) -> None:
         (["train", "demo", "--steps", "many"], "--steps"),
         (["train", "demo", "--norm", "batch"], "--norm"),
         (["evaluate", "nowhere.safetensors"], "kanerva: nowhere.safetensors: no such file"),
+        (["evaluate", str(Path(__file__).parent)], "is not the folder of a run, or nothing was saved there yet"),
         (["train", "demo", "--steps", "0"], "expected 1 or more, got 0"),
         (["train", "demo", "--device", "gpu"], "device: expected auto, cpu, cuda"),
         (["data", "--dataset", "glyfs"], "did you mean 'glyphs'?"),
@@ -128,12 +129,19 @@ def test_train_then_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert json.loads(said(capsys, "info", str(tmp_path / "run"), "--json"))["step"] == 3
 
 
+def test_a_write_that_cannot_be_had_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--dataset", str(patterns(tmp_path)), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert "triton cannot be used here" in refused(capsys, "train", "demo", *flags, "--write", "triton")
+    assert not (tmp_path / "run").exists()
+
+
 def test_evaluate_prints_a_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "evaluate", str(run), "--images", "100", "--length", "5")
     assert "nats per image" in text
     assert "predicting the mean image" in text
     score = json.loads(said(capsys, "evaluate", str(run), "--images", "100", "--length", "5", "--json"))
     assert score["images"] >= 100
+    assert score["checkpoint"] == str(run)
     assert {"nats", "nats_stderr", "reconstruction", "kl_weights", "kl_memory", "autoencoder"} <= set(score)
     assert f"{score['nats']:.2f} ± {score['nats_stderr']:.2f}" in text
 

@@ -70,7 +70,7 @@ class Evaluate:
         seen, unseen = load_images(config)
         score = evaluate(model, unseen, self.length, self.images, self.classes, self.seed)
         about = {
-            "checkpoint": str(path),
+            "checkpoint": str(self.checkpoint),
             "step": saved.get("step"),
             "crc32": saved.get("crc32"),
             "dataset": config.dataset,

@@ -14,6 +14,7 @@ from .files import atomic_write
 
 FORMAT = 1
 WEIGHTS = Path(__file__).parent / "weights"
+LAST = "last.safetensors"  # of a run's folder
 
 
 def save(path: str | Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -31,8 +32,12 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save` wrote; a file that is missing, damaged or not ours is an error that says so."""
     path = Path(path)
     if not path.is_file():
-        known = f"; models that come along: {', '.join(shipped())}" if not path.suffix else ""
-        raise FileNotFoundError(f"{path}: no such file{known}")
+        usual = ""
+        if not path.suffix:
+            usual = f"; models that come along: {', '.join(shipped())}"
+        elif path.name == LAST and path.parent.is_dir():
+            usual = f"; {path.parent} is not the folder of a run, or nothing was saved there yet"
+        raise FileNotFoundError(f"{path}: no such file{usual}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             note = (file.metadata() or {}).get("kanerva")
@@ -61,7 +66,7 @@ def find(path: str | Path) -> Path:
     if str(path) in shipped():
         return WEIGHTS / f"{path}.safetensors"
     path = Path(path)
-    return path / "last.safetensors" if path.is_dir() else path
+    return path / LAST if path.is_dir() else path
 
 
 def shipped() -> list[str]:

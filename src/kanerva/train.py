@@ -43,6 +43,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         raise ValueError(f"batch: expected a multiple of the {world.size} processes, got {c.batch}")
     images, test = load_images(config.data, world.device)
     config = dataclasses.replace(config, model=fit(config.model, images))
+    said = describe(config, world)  # before anything is made: a write that cannot be had is an error
     with contextlib.ExitStack() as stack:
         if world.main:
             stack.enter_context(checkpoint.claim(folder, config, resume))
@@ -58,7 +59,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         if run.step >= c.steps:
             log.say(f"{folder}: already at step {run.step} of {c.steps}; --steps may be raised to go on")
         else:
-            log.say(describe(config, world))
+            log.say(said)
 
         while run.step < c.steps:
             drawn = step(run.step)
