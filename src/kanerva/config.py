@@ -155,7 +155,7 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
         RunConfig(
             model=ModelConfig(weights="full", codec=CodecConfig((32, 64, 64), norm="group", activation="silu")),
             data=DataConfig("omniglot"),
-            train=TrainConfig(steps=40_000, lr=1e-3, warmup=500, augment=True, average=0.999, save_every=5_000),
+            train=TrainConfig(steps=100_000, lr=1e-3, warmup=500, augment=True, average=0.999, save_every=5_000),
         ),
     ),
 }
