@@ -97,14 +97,14 @@ def search(
     mean_u, mean_energy = torch.zeros_like(v), torch.zeros_like(v[..., 0])
     for number, shake in enumerate(shakes):
         value, now = evaluate(lambda u: energy(moved(u)), u + shake)
+        if number >= kept:
+            mean_u += u / (steps - kept)
+            mean_energy += value / (steps - kept)
         now = now.nan_to_num(0, 0, 0)
         slope = FORGET[0] * slope + (1 - FORGET[0]) * now
         square = FORGET[1] * square + (1 - FORGET[1]) * now.square()
         grown, squares = slope / (1 - FORGET[0] ** (number + 1)), square / (1 - FORGET[1] ** (number + 1))
         u = u - RATE * (1 + (last - 1) * number / steps) * grown / (squares.sqrt() + 1e-3)
-        if number >= kept:
-            mean_u += u / (steps - kept)
-            mean_energy += value / (steps - kept)
     return moved(mean_u), mean_energy
 
 

@@ -33,6 +33,8 @@ SHAKE = 0.5
 STILL = 1e-2
 # Images drawn from a memory to see what its addresses weigh.
 DRAWS = 64
+# Temperatures and variances beyond this are infinities to float32.
+MOST = 1e20
 
 
 class Recall(NamedTuple):
@@ -96,6 +98,10 @@ def energy(
     model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
 ) -> Float[Tensor, "*b Q"]:
     """E(x, w) = −ln p(x | decoder(Rᵀw)) + KL(q(w) ‖ p(w)), with w the mean of q [sec. 3.5]."""
+    with checks.deep_checks(False):  # what a model reads may leave the range of pixels
+        model.check_images(x, "Q")
+    own = {"Q": x.shape[-4], "K": model.config.rows}
+    checks.tensor("w", w, ("Q", "K"), own, like=model.R0, source="images in x, and the model's rows")
     at = Memory.of(model, state)
     return at.energy(at.decode(w), x, w)
 
@@ -122,6 +128,7 @@ def recall(
     temperature, generator: for stochastic; 1 is the model's own chain, 0 is least-squares.
     callback: called after every step that is made, with its number and where all cues are.
     """
+    model.check_images(x, "Q")
     check(steps, method, noise, mask, temperature, generator, model, x)
     with plain(method == "descent"):
         at = own(model, state)
@@ -251,7 +258,9 @@ def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float
     with m and v the mean and variance of ‖w‖² for images drawn from the memory. (The prior's ½ ‖w‖² instead would
     shrink what a poor cue leaves open towards what all patterns share: a blank half is then completed by a blank.)
     What is lowered is the mean of E at w + ε, ε ~ N(0, ½ noise_var P). Weights are sampled in training too, so that
-    around those of a stored image all reads are alike, while a point that explains a cue's noise stands alone.
+    around those of a stored image all reads are alike, while a point that explains a cue's noise stands alone. (The
+    mean of ‖w + ε‖² is more than ‖w‖², so w itself is held to somewhat less than m; a cue's noise enlarges it.)
+    This is a search; that no step raises the energy is the promise of what comes after it.
 
     Bits flipped with probability f: P(y = 1) = (1 − f) p + f (1 − p). Noise added: variances add. Pixels outside
     the mask say nothing. If f, or the variance, is not known, it is one more number to search for. Of several
@@ -268,9 +277,10 @@ def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float
         return usual - seen.log_prob(y.expand(shape), mask)
 
     v = torch.stack([with_noise(at, w, y, options) for w in guesses(at, y, options.mask)])
-    values, vectors = torch.linalg.eigh(curvature(at))
+    # a memory that is not a number shall not stop the others; below 0 are rounding errors
+    values, vectors = torch.linalg.eigh(curvature(at).nan_to_num(0))
     root = (vectors * values.clamp(min=0).sqrt()[..., None, :]) @ vectors.mT
-    shakes = SHAKE**0.5 * same_draws(STEPS_EACH + STEPS, K).to(v)
+    shakes = SHAKE**0.5 * same_draws(STEPS_EACH + STEPS, K, seed=1).to(v)
     if options.noise is None:
         # in the logarithm of the noise the curvature is about the number of pixels that deviate
         root = pad(root, (0, 1, 0, 1)) + torch.diag(pad(v.new_full((1,), 0.14), (K, 0)))
@@ -280,9 +290,9 @@ def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float
     return descent.search(cost, best, root, shakes[STEPS_EACH:], last=0.1)[0][..., :K]
 
 
-def same_draws(n: int, K: int) -> Float[Tensor, "n K"]:
+def same_draws(n: int, K: int, seed: int) -> Float[Tensor, "n K"]:
     """Standard normal numbers, the same ones every time."""
-    return torch.randn(n, K, generator=torch.Generator("cpu").manual_seed(0), dtype=torch.float32, device="cpu")
+    return torch.randn(n, K, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float32, device="cpu")
 
 
 def weight(at: Memory) -> tuple[Float[Tensor, "*b 1"], Float[Tensor, "*b 1"]]:
@@ -292,7 +302,7 @@ def weight(at: Memory) -> tuple[Float[Tensor, "*b 1"], Float[Tensor, "*b 1"]]:
     Omniglot: 15.7 ± 3.5, where those of stored images weigh 14.0 ± 3.9).
     """
     batch, (K, _) = at.state.R.shape[:-2], at.state.R.shape[-2:]
-    w = same_draws(DRAWS, K).to(at.state.R).expand(*batch, DRAWS, K)
+    w = same_draws(DRAWS, K, seed=0).to(at.state.R).expand(*batch, DRAWS, K)
     size = at.address(at.decode(w).mode()).square().sum(-1, keepdim=True)
     return size.mean(-2), size.var(-2).clamp(min=1e-3)
 
@@ -431,23 +441,25 @@ def check(
     checks.count("steps", steps)
     if method not in METHODS:
         raise ValueError(f"method: expected one of {', '.join(METHODS)}, got {method!r}")
+    for name, value in (("noise", noise), ("temperature", temperature)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise TypeError(f"{name}: expected a number, the same for all cues, got {type(value).__name__}")
     if method != "descent" and (noise is not None or mask is not None):
         name = "noise" if noise is not None else "mask"
         raise ValueError(f"{name}: expected none with method {method!r}; only descent knows of a channel")
     if method != "stochastic" and (temperature != 1 or generator is not None):
         name = "temperature" if temperature != 1 else "generator"
         raise ValueError(f"{name}: expected none with method {method!r}; only stochastic draws at random")
-    for name, value in (("noise", noise), ("temperature", temperature)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise TypeError(f"{name}: expected a number, the same for all cues, got {type(value).__name__}")
     if mask is not None and not isinstance(mask, Tensor):
         raise TypeError(f"mask: expected a tensor, got {type(mask).__name__}")
-    if not 0 <= temperature < math.inf:
-        raise ValueError(f"temperature: expected a number of at least 0, got {temperature}")
+    if temperature and not 1 / MOST <= temperature <= MOST:
+        raise ValueError(f"temperature: expected 0, or a number from {1 / MOST:g} to {MOST:g}, got {temperature}")
     if noise is not None and model is not None:
-        most = 0.5 if model.config.likelihood == "bernoulli" else math.inf
+        most = 0.5 if model.config.likelihood == "bernoulli" else MOST
         if not 0 <= noise < most:
-            wanted = "a flip probability from 0 to less than 0.5" if most == 0.5 else "a variance of at least 0"
+            wanted = (
+                "a flip probability from 0 to less than 0.5" if most == 0.5 else f"a variance from 0 to {MOST:g}"
+            )
             raise ValueError(f"noise: expected {wanted}, got {noise}")
     if mask is not None and x is not None:
         try:

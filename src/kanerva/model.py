@@ -62,7 +62,7 @@ class DKM(nn.Module):
 
     def encode(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b C"]:
         """Images to codes, z = e(x)."""
-        self._check_images(x)
+        self.check_images(x)
         with self._codec_precision(x):
             z = self.encoder(x.flatten(0, -4) if x.ndim > 3 else x[None])
         return z.to(self.R0.dtype).reshape(*x.shape[:-3], self.config.code)
@@ -83,7 +83,7 @@ class DKM(nn.Module):
 
     def write(self, x: Float[Tensor, "*b T c h w"], state: MemoryState | None = None) -> MemoryState:
         """Write images into a memory, a blank one unless `state` says which [alg. 1]."""
-        self._check_images(x, "T")
+        self.check_images(x, "T")
         state = self.prior(tuple(x.shape[:-4])) if state is None else state
         return self._write(state, self.encode(x))[0]
 
@@ -131,7 +131,6 @@ class DKM(nn.Module):
         method: least-squares (the paper's), descent (knows, or finds out, how cues were corrupted, and never raises
         the energy) or stochastic. Options are those of `dynamics.recall`.
         """
-        self._check_images(x, "Q")
         return dynamics.recall(self, state, x, steps, method, **options)
 
     def sample(
@@ -153,8 +152,6 @@ class DKM(nn.Module):
         self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
     ) -> Float[Tensor, "*b Q"]:
         """The energy of images and weights together [sec. 3.5]."""
-        with checks.deep_checks(False):  # what a model reads may leave the range of pixels
-            self._check_images(x, "Q")
         return dynamics.energy(self, state, x, w)
 
     def inverse(self, state: MemoryState) -> Inverse:
@@ -210,7 +207,7 @@ class DKM(nn.Module):
             x.device.type, self.codec_dtype or torch.bfloat16, enabled=self.codec_dtype is not None
         )
 
-    def _check_images(self, x: Tensor, *axes: str) -> None:
+    def check_images(self, x: Tensor, *axes: str) -> None:
         """Check images, with any named axes before them."""
         image = self.config.image
         if x.ndim < 3 + len(axes) or tuple(x.shape[-3:]) != tuple(image):

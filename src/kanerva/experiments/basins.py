@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from .. import checks
 from ..data import corruption
 from ..dynamics import Memory
 from ..memory import MemoryState
@@ -56,13 +57,13 @@ class Outcome(NamedTuple):
     """What became of cues: 1 for yes, 0 for no."""
 
     right: Float[Tensor, "*b Q"]
-    """The right stored image is the nearest of all."""
+    """The right stored image is the nearest of all, if only because it has as little on it as a blank."""
     near: Float[Tensor, "*b Q"]
     """And it is reached, but for a few pixels."""
     other: Float[Tensor, "*b Q"]
     """Another one is nearest, and reached so."""
     blank: Float[Tensor, "*b Q"]
-    """All pixels are alike: nothing is left. Not counted as any stored image, however little that has on it."""
+    """All pixels are alike: nothing is left. Not counted as near to any stored image."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +97,11 @@ class Basins(Experiment):
         "steps": 3,
         "grid": 9,
     }
+
+    def __post_init__(self) -> None:
+        checks.fields(
+            self, episodes=1, length=3, levels=0, loads=1, level=0, queries=1, steps=1, grid=2
+        )  # a slice takes three
 
     @property
     def rounds(self) -> int:

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from .. import checks
 from ..data import corruption
 from ..data.corruption import Cue
 from ..dynamics import Memory, Recall
@@ -95,6 +96,11 @@ class Denoising(Experiment):
         "pictures": 4,
     }
 
+    def __post_init__(self) -> None:
+        checks.fields(self, episodes=1, length=1, steps=1, flips=0, noises=0, pictures=1)
+        if max(self.flips) > 1:
+            raise ValueError(f"flips: expected shares of at most 1, got {self.flips}")
+
     @property
     def rounds(self) -> int:
         return 100
@@ -149,7 +155,7 @@ def grid(binary: bool, flips: Sequence[float], noises: Sequence[float]) -> list[
 def noisy(binary: bool, level: float, headline: bool) -> Cell:
     """Flips, or Gaussian noise, at a level."""
     if binary:
-        name, told = f"{100 * level:g} % flips", level or None
+        name, told = f"{100 * level:g} % flips", level if 0 < level < 0.5 else None
         return Cell(name, "flips", level, lambda x, g: corruption.flips(x, level, g), told, headline=headline)
     name, told = f"noise {level:g}", level**2 or None
     return Cell(name, "noise", level, lambda x, g: corruption.noise(x, level, g), told, headline=headline)

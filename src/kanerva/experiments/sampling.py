@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from .. import checks
 from ..dynamics import METHODS, Recall, mixing
 from ..likelihood import LEVEL
 from ..memory import MemoryState
@@ -64,6 +65,11 @@ class Sampling(Experiment):
         "chains": 2,
         "pictures": 3,
     }
+
+    def __post_init__(self) -> None:
+        checks.fields(
+            self, episodes=1, length=1, samples=1, steps=1, seen=1, temperatures=0, chain=5, chains=1, pictures=1
+        )
 
     @property
     def rounds(self) -> int:
