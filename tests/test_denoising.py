@@ -243,3 +243,8 @@ def test_models_have_figures_of_their_own() -> None:
     with plots.style():
         drawn = figures.figures({"models": [{"name": name, "result": found} for name in ("a", "b")]})
     assert set(drawn) == {f"{end}-{name}" for end in ("pictures", "steps", "grid") for name in ("a", "b")}
+
+
+def test_what_no_channel_could_have_done_is_not_told() -> None:
+    """Half of all bits flipped leave nothing to recall, and descent takes no such level."""
+    assert [cell.noise for cell in experiment.grid(True, (0.0, 0.3, 0.5, 1.0), ())[:4]] == [None, 0.3, None, None]

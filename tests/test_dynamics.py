@@ -533,3 +533,25 @@ def test_what_is_no_memory_mask_or_number_is_said(no_shape_checks: None) -> None
         m.recall(state, x, method="descent", noise=torch.ones(6))
     with pytest.raises(ValueError, match=r"x: expected images of shape"):
         m.energy(state, x[..., :1, :1], state.R[:, :1].new_zeros(2, 6, 5))
+    with pytest.raises(ValueError, match=r"w: .*Q"):
+        m.energy(state, x, torch.zeros(2, 5, 5))
+    with pytest.raises(TypeError, match=r"temperature: expected a number"):
+        m.recall(state, x, temperature=torch.ones(3))
+    for method in dynamics.METHODS:  # also where the model's own method is not asked
+        with pytest.raises(ValueError, match=r"x: expected pixels on \[0, 1\]"):
+            dynamics.recall(m, state, 7 * x, 2, method)
+    colour = model(COLOUR)
+    for options in ({"method": "descent", "noise": 1e300}, {"method": "stochastic", "temperature": 1e-300}):
+        with pytest.raises(ValueError, match=r": expected .* from .* to 1e\+20, got 1e"):
+            colour.recall(colour.prior(), images(COLOUR, 2), **options)
+
+
+def test_a_memory_that_is_not_a_number_leaves_the_others_alone() -> None:
+    m, x = model(dtype=torch.float64), images(BITS, 2, 4, dtype=torch.float64)
+    state = m.write(x)
+    broken = MemoryState(state.R.clone(), state.U)
+    broken.R[0, 0, 0] = math.nan
+    with kanerva.deep_checks(False):
+        path = m.recall(broken, x, 3, "descent")
+    assert bool(path.energy[:, 0].isnan().all())
+    torch.testing.assert_close(path.energy[:, 1], m.recall(state, x, 3, "descent").energy[:, 1])

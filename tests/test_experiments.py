@@ -113,3 +113,22 @@ def test_several_models_and_another_place(binary: Path, tmp_path: Path, capsys: 
     assert list(shown) == ends
     assert shown["energy-run"] == (tmp_path / "basins-energy-run.png").read_bytes()
     assert shown["energy-best"].startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        ("denoising", ["--flips", "0.1", "1.5"], "flips: expected shares of at most 1"),
+        ("denoising", ["--steps", "0"], "steps: expected 1 or more, got 0"),
+        ("basins", ["--length", "2"], "length: expected 3 or more, got 2"),
+        ("sampling", ["--chain", "3"], "chain: expected 5 or more, got 3"),
+    ],
+    ids=str,
+)
+def test_flags_that_cannot_work_are_refused_at_once(
+    name: str, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["experiment", name, *flags])
+    out, err = capsys.readouterr()
+    assert message in " ".join((out + err).replace("│", " ").split())

@@ -28,7 +28,7 @@ from kanerva.experiments.fixed_points import (
 )
 from kanerva.experiments.plots import fixed_points as plots
 from kanerva.likelihood import LEVEL
-from trials import images, model, run, subject
+from trials import COLOUR, images, model, run, subject
 
 SMALL = ModelConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), norm="group", activation="silu"))
 GREY = dataclasses.replace(SMALL, likelihood="gaussian")
@@ -272,3 +272,9 @@ def test_figures_are_drawn_from_the_file(models: int) -> None:
     assert len(figures["stability"].axes[0].patches) == 6
     for figure in figures.values():
         figure.savefig("/dev/null", format="svg")
+
+
+def test_a_model_that_reads_beyond_the_range_of_pixels_is_measured_too() -> None:
+    far = model(COLOUR).requires_grad_(False)
+    far.decoder.up[-1].bias.fill_(1.6)
+    run(FixedPoints(length=5, episodes=2, steps=3), subject(COLOUR, far))
