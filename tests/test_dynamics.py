@@ -197,9 +197,8 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
 ) -> None:
     """Against the same energy written down by itself, from the start that the paper's address gives."""
     mean, variance = torch.tensor(5.0).double(), torch.tensor(10.0).double()
-    monkeypatch.setattr(
-        dynamics, "weight", lambda _: (mean, variance)
-    )  # a model that was not trained weighs nothing
+    # a model that was not trained weighs nothing
+    monkeypatch.setattr(dynamics, "weight", lambda _: (mean, variance))
     m, x = model(config, dtype=torch.float64), images(config, 3, 6, dtype=torch.float64)
     state = m.write(x)
     at = dynamics.Memory(m, state, m.inverse(state))

@@ -135,7 +135,7 @@ def flat(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
 @contextlib.contextmanager
 def claim(folder: Path, config: RunConfig, resume: bool) -> Iterator[None]:
     """Make a run's folder ours: not another run's by accident, and no second process in it."""
-    last = folder / "last.safetensors"
+    last = folder / storage.LAST
     started = any(folder.glob("*.safetensors"))
     if resume and not last.exists():
         raise FileNotFoundError(f"{last}: no checkpoint to resume from; start the run without --resume")

@@ -100,8 +100,8 @@ def energy(
     """E(x, w) = −ln p(x | decoder(Rᵀw)) + KL(q(w) ‖ p(w)), with w the mean of q [sec. 3.5]."""
     with checks.deep_checks(False):  # what a model reads may leave the range of pixels
         model.check_images(x, "Q")
-    own = {"Q": x.shape[-4], "K": model.config.rows}
-    checks.tensor("w", w, ("Q", "K"), own, like=model.R0, source="images in x, and the model's rows")
+    sizes = {"Q": x.shape[-4], "K": model.config.rows}
+    checks.tensor("w", w, ("Q", "K"), sizes, like=model.R0, source="images in x, and the model's rows")
     at = Memory.of(model, state)
     return at.energy(at.decode(w), x, w)
 

@@ -93,7 +93,7 @@ def gather(place: str, where: Path | None = None) -> Material:
     if where is not None and not where.is_dir():
         raise FileNotFoundError(f"{where}: no such folder; expected one with results of experiments")
     where = folder / "experiments" if where is None else where
-    usual = ("config.json", "metrics.jsonl", "last.safetensors")
+    usual = ("config.json", "metrics.jsonl", storage.LAST)
     if whole and not where.is_dir() and not any((path / name).exists() for name in usual):
         raise FileNotFoundError(
             f"{path}: expected a run's folder with {', '.join(usual)}, got one with none of them"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import checkpoint, data, distributed, kernels
+from . import checkpoint, data, distributed, kernels, storage
 from .checkpoint import Run
 from .checks import deep_checks
 from .config import DataConfig, ModelConfig, RunConfig, TrainConfig
@@ -49,7 +49,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
             stack.enter_context(checkpoint.claim(folder, config, resume))
         run = new_run(config, world)
         if resume:
-            run.restore(folder / "last.safetensors")
+            run.restore(folder / storage.LAST)
         step = Step(run, images, world)
         log = stack.enter_context(Log(folder, world.main, c.steps, run.step))
         stop = stack.enter_context(interrupts())
@@ -85,7 +85,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
             if saving or keeping:
                 handle_nonfinite(run, step.bad(), folder, world, log)
             if saving and world.main:
-                run.save(folder / "last.safetensors")
+                run.save(folder / storage.LAST)
             if keeping and world.main:
                 run.save(folder / f"step-{run.step:07d}.safetensors")
             if stopping:

@@ -99,9 +99,8 @@ class Basins(Experiment):
     }
 
     def __post_init__(self) -> None:
-        checks.fields(
-            self, episodes=1, length=3, levels=0, loads=1, level=0, queries=1, steps=1, grid=2
-        )  # a slice takes three
+        # a slice takes three images
+        checks.fields(self, episodes=1, length=3, levels=0, loads=1, level=0, queries=1, steps=1, grid=2)
 
     @property
     def rounds(self) -> int:
