@@ -233,6 +233,24 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
         assert float((around(w) - around(found)).mean()) > 0.2
 
 
+@pytest.mark.parametrize("config", [BITS, COLOUR])
+def test_what_was_written_is_not_strange(config: ModelConfig) -> None:
+    m = model(config, dtype=torch.float64)
+    x, other = (images(config, 3, seed=seed, dtype=torch.float64) for seed in (1, 2))
+    at = dynamics.Memory.of(m, m.write(x))
+    rows = memory.span(at.state, m.R0, m.prior_var)
+
+    def strange(x: Tensor) -> Tensor:
+        sure = Bernoulli(100 * (2 * x - 1)) if config.likelihood == "bernoulli" else Gaussian(x, torch.ones(()))
+        return dynamics.strange(at, rows, sure)
+
+    torch.testing.assert_close(strange(x), torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-9)
+    z = m.encode(other)
+    exact = 3 / config.rows * (z - z @ torch.linalg.pinv(m.encode(x)) @ m.encode(x)).square().sum(-1)
+    torch.testing.assert_close(strange(other), exact / (2 * m.noise_var))
+    assert bool((strange(other) > 1e-6).all())
+
+
 def test_what_is_masked_says_nothing() -> None:
     m, x = model(), images(BITS, 2, 6)
     state, y = m.write(x), images(BITS, 2, 5, seed=9)

@@ -83,6 +83,41 @@ def test_condition_does_not_care_for_order() -> None:
     same_memory(a, b)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("K", "C", "T"), [(8, 20, 3), (8, 20, 8), (8, 20, 0), (20, 8, 3), (1, 7, 1), (32, 99, 31)])
+def test_span_holds_every_code_that_was_written(K: int, C: int, T: int, dtype: torch.dtype, device: str) -> None:
+    """Up to K codes, after an ordinary write; and it says how many there were."""
+    R0, z = (normal(*shape, seed=i, dtype=dtype).to(device) for i, shape in enumerate([(K, C), (2, T, C)]))
+    state, _ = memory.write(memory.prior(R0, 1.5, (2,)), z, 0.7)
+    rows = memory.span(state, R0, 1.5)
+    assert rows.shape == (2, min(K, C), C)
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-2
+    torch.testing.assert_close(z @ rows.mT @ rows, z, rtol=0, atol=tolerance)
+    gram = torch.diag_embed((torch.arange(min(K, C), device=device) < T).to(dtype)).expand(2, -1, -1)
+    torch.testing.assert_close(rows @ rows.mT, gram, rtol=0, atol=1e-5)
+    if 0 < T < min(K, C):
+        other = normal(C, seed=9, dtype=dtype).to(device)
+        assert bool(((other @ rows.mT @ rows - other).norm(dim=-1) > 0.1 * other.norm()).all())
+
+
+def test_span_of_many_codes_is_that_of_the_sum() -> None:
+    c = case(K=4, C=9, T=30)
+    R0 = normal(4, 9, seed=8)
+    state = memory.condition(memory.prior(R0, 2.0), c.w, c.z, c.noise_var)
+    rows = memory.span(state, R0, 2.0)
+    sum_wz = c.w.mT @ c.z
+    torch.testing.assert_close(sum_wz @ rows.mT @ rows, sum_wz)
+    torch.testing.assert_close(rows @ rows.mT, torch.eye(4, dtype=torch.float64))
+
+
+def test_span_of_no_memory_is_an_error() -> None:
+    state = memory.prior(normal(3, 5), 1.0)
+    with pytest.raises(ValueError, match="R0: expected"):
+        memory.span(state, normal(3, 4), 1.0)
+    with pytest.raises(ValueError, match="prior_var"):
+        memory.span(state, normal(3, 5), 0.0)
+
+
 def test_update_leaves_u_symmetric_to_the_last_bit() -> None:
     c = case((5,), K=33, C=7, T=40)
     for state in (

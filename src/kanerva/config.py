@@ -176,16 +176,18 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(kind: type[Config], data: Any, where: str = "config") -> Config:
-    """Rebuild a config from what `to_dict` gave; an unknown or missing field is an error that names it."""
+    """Rebuild a config from what `to_dict` gave, also in an earlier version; an unknown field is an error.
+
+    A missing one takes its default, so the default of a new field must be what was done before there was one.
+    """
     if not isinstance(data, dict):
         raise ValueError(f"{where}: expected the fields of {kind.__name__}, got {data!r}")
     hints = typing.get_type_hints(kind)
-    names = {f.name for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    if set(data) != names:
-        unknown, missing = sorted(set(data) - names), sorted(names - set(data))
+    unknown = sorted(set(data) - {f.name for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
+    if unknown:
         raise ValueError(
-            f"{where}: expected the fields of {kind.__name__}, got unknown {unknown} and missing {missing}; "
-            f"usual cause: saved by another version of kanerva"
+            f"{where}: expected the fields of {kind.__name__}, got unknown {unknown}; "
+            f"usual cause: saved by a later version of kanerva"
         )
     values = {name: _value(hints[name], data[name], f"{where}.{name}") for name in data}
     try:

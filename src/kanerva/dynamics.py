@@ -25,8 +25,9 @@ from .memory import Inverse, MemoryState
 if TYPE_CHECKING:
     from .model import DKM
 
-# Steps of the search for a cue's weights: from every start, and from the best.
-STEPS_EACH, STEPS = 25, 50
+# Steps of the search for a cue's weights: from every start by the cue alone, then with what was written; then from
+# the best start.
+STEPS = 25, 25, 50
 # How far weights are shaken in it, as a share of the covariance of w given a code.
 SHAKE = 0.5
 # Nats: who gains less has arrived.
@@ -214,13 +215,8 @@ def stochastic(at: Memory, x: Float[Tensor, "*b Q c h w"], options: Options) -> 
 
 
 def downhill(at: Memory, x: Float[Tensor, "*b Q c h w"], options: Options) -> Iterator[Step]:
-    """Infer w from the cue; every step after that lowers E(x, w), or leaves it.
-
-    The image that w stands for has an address as well, which knows nothing of the cue but more of what is stored.
-    Recall begins half way between the two, with fewer wrong pixels (30 % flipped: 30 at w, 28 half way).
-    """
-    w = infer(at, x, options)
-    first = at.settle((w + at.address(at.decode(w).mode())) / 2)
+    """Infer w from the cue; every step after that lowers E(x, w), or leaves it."""
+    first = at.settle(infer(at, x, options))
     yield first
     yield from fall(at, first)
 
@@ -253,10 +249,13 @@ def fall(at: Memory, here: Step) -> Iterator[Step]:
 def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float[Tensor, "*b Q K"]:
     """The weights that explain a cue y best, as an image seen through a channel that corrupts.
 
-        E(w; y) = −ln Σ_x p(y | x) p(x | decoder(Rᵀw)) + ½ (‖w‖² − m)² / v
+        E(w; y) = −ln Σ_x p(y | x) p(x | decoder(Rᵀw)) + ½ (‖w‖² − m)² / v + `strange`
 
     with m and v the mean and variance of ‖w‖² for images drawn from the memory. (The prior's ½ ‖w‖² instead would
     shrink what a poor cue leaves open towards what all patterns share: a blank half is then completed by a blank.)
+    What is strange to the memory counts only once the cue has said where to look, or every cue would be drawn to
+    the pattern that is next to its start.
+
     What is lowered is the mean of E at w + ε, ε ~ N(0, ½ noise_var P). Weights are sampled in training too, so that
     around those of a stored image all reads are alike, while a point that explains a cue's noise stands alone. (The
     mean of ‖w + ε‖² is more than ‖w‖², so w itself is held to somewhat less than m; a cue's noise enlarges it.)
@@ -267,27 +266,50 @@ def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float
     starts the one goes on that has come to the least energy.
     """
     K, (m, var) = at.state.R.shape[-2], weight(at)
+    rows = memory.span(at.state, at.model.R0, at.model.prior_var)
 
-    def cost(v: Float[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
-        likelihood = at.decode(v[..., :K])
+    def cost(v: Float[Tensor, "*b n"], likelihood: Likelihood) -> Float[Tensor, "*b"]:
         seen = likelihood.through(level(likelihood, v, K, options))
         shape = (*v.shape[:-1], *y.shape[-3:])
         mask = None if options.mask is None else options.mask.expand(shape)
         usual = (v[..., :K].square().sum(-1) - m).square() / (2 * var)
         return usual - seen.log_prob(y.expand(shape), mask)
 
+    def by_cue(v: Float[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
+        return cost(v, at.decode(v[..., :K]))
+
+    def by_both(v: Float[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
+        likelihood = at.decode(v[..., :K])
+        return cost(v, likelihood) + strange(at, rows, likelihood)
+
     v = torch.stack([with_noise(at, w, y, options) for w in guesses(at, y, options.mask)])
     # a memory that is not a number shall not stop the others; below 0 are rounding errors
     values, vectors = torch.linalg.eigh(curvature(at).nan_to_num(0))
     root = (vectors * values.clamp(min=0).sqrt()[..., None, :]) @ vectors.mT
-    shakes = SHAKE**0.5 * same_draws(STEPS_EACH + STEPS, K, seed=1).to(v)
+    shakes = SHAKE**0.5 * same_draws(sum(STEPS), K, seed=1).to(v)
     if options.noise is None:
         # in the logarithm of the noise the curvature is about the number of pixels that deviate
         root = pad(root, (0, 1, 0, 1)) + torch.diag(pad(v.new_full((1,), 0.14), (K, 0)))
         shakes = pad(shakes, (0, 1))
-    v, energy = descent.search(cost, v, root, shakes[:STEPS_EACH])
+    first, second, third = shakes.split(STEPS)
+    v, _ = descent.search(by_cue, v, root, first)
+    v, energy = descent.search(by_both, v, root, second)
     best = choice(v, energy.nan_to_num(nan=math.inf).argmin(0))
-    return descent.search(cost, best, root, shakes[STEPS_EACH:], last=0.1)[0][..., :K]
+    return descent.search(by_both, best, root, third, last=0.1)[0][..., :K]
+
+
+def strange(at: Memory, rows: Float[Tensor, "*m n C"], likelihood: Likelihood) -> Float[Tensor, "*b Q"]:
+    """How unlike all that was written an image is: what of its code lies outside of their span, in nats.
+
+        ½ ‖z − Πz‖² / noise_var · rank/K,   z = encoder(mean image)
+
+    Codes of stored images lie in the span (`memory.span`); a blend of them is decoded as an image whose code does
+    not. With few patterns the walls between them are steep, and a cue would not get over them: hence rank/K.
+    """
+    z = at.model.encode(likelihood.mean)
+    outside = (z - z @ rows.mT @ rows).square().sum(-1)
+    written = rows.square().sum((-2, -1)) / at.state.R.shape[-2]
+    return written[..., None] * outside / (2 * at.model.noise_var)
 
 
 def same_draws(n: int, K: int, seed: int) -> Float[Tensor, "n K"]:
@@ -335,7 +357,7 @@ def with_noise(
         return w
     likelihood = at.decode(w)
     if isinstance(likelihood, Bernoulli):
-        wrong = average((y - likelihood.logits.sigmoid()).abs(), options.mask)
+        wrong = average((y - likelihood.mean).abs(), options.mask)
         guess = torch.special.logit(2 * wrong.clamp(0.02, 0.4))
     else:
         guess = average((y - likelihood.mean).square(), options.mask).clamp(min=1e-4).log()

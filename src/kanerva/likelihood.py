@@ -20,6 +20,11 @@ class Bernoulli(NamedTuple):
 
     logits: Float[Tensor, "*b c h w"]
 
+    @property
+    def mean(self) -> Float[Tensor, "*b c h w"]:
+        """The probabilities that pixels are 1."""
+        return self.logits.sigmoid()
+
     def log_prob(
         self, x: Float[Tensor, "*b c h w"], mask: Float[Tensor, "*#b #c h w"] | None = None
     ) -> Float[Tensor, "*b"]:
@@ -42,7 +47,7 @@ class Bernoulli(NamedTuple):
 
     def sample(self, generator: torch.Generator | None = None) -> Float[Tensor, "*b c h w"]:
         """Draw images."""
-        return torch.bernoulli(self.logits.sigmoid(), generator=generator)
+        return torch.bernoulli(self.mean, generator=generator)
 
 
 class Gaussian(NamedTuple):

@@ -187,6 +187,27 @@ def predict(
 
 
 @full_precision
+def span(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance) -> Float[Tensor, "*b n C"]:
+    """Find what the codes written into `prior(R0, prior_var)` are made of: orthonormal rows; beyond the paper.
+
+        U⁻¹R − U0⁻¹R0 = WᵀZ / noise_var
+
+    This is `condition` read backwards: a memory without its prior is the sum of w zᵀ over all that was written. So
+    up to K codes lie in the span of its rows, wholly, however faint the memory reads them. Of n = min(K, C) rows
+    those that nothing was written in are zero. Cost K²·C + K³. Proof: test_span_*.
+    """
+    checks.memory(state, "state")
+    K, C = state.R.shape[-2:]
+    checks.tensor("R0", R0, ("K", "C"), {"K": K, "C": C}, like=state.R, source="size of state.R")
+    checks.variance("prior_var", prior_var, like=state.R)
+    whole = _solve(_cholesky(_symmetric(state.U), "state.U"), state.R)
+    sum_wz = (whole - R0 / prior_var).nan_to_num(0, 0, 0)  # a memory that is not a number shall not stop others
+    _, size, rows = torch.linalg.svd(sum_wz, full_matrices=False)
+    rounding = 64 * torch.finfo(size.dtype).eps * torch.linalg.matrix_norm(whole)
+    return rows * (size > rounding[..., None])[..., None]
+
+
+@full_precision
 def sample(state: MemoryState, generator: torch.Generator | None = None) -> Float[Tensor, "*b K C"]:
     """Draw a memory, M = R + L ε with L Lᵀ = U and ε ~ N(0, 1) [sec. 2.1]."""
     checks.inputs(state)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..checks import deep_checks
 from ..dynamics import Memory
-from ..likelihood import LEVEL, Bernoulli, Likelihood
+from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..model import DKM
 from .base import Experiment, Subject, distinct, mean, means, pack
@@ -171,11 +171,7 @@ def settle(
 
 def smooth_step(at: Memory, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K"]:
     """Recall with the mean image instead of the mode: w → address(encoder(mean p(x | decoder(Rᵀw))))."""
-    return at.address(average(at.decode(w)))
-
-
-def average(likelihood: Likelihood) -> Float[Tensor, "*b c h w"]:
-    return likelihood.logits.sigmoid() if isinstance(likelihood, Bernoulli) else likelihood.mean
+    return at.address(at.decode(w).mean)
 
 
 def jacobian(at: Memory, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K K"]:
