@@ -54,6 +54,12 @@ MUTANTS = {
     "condition: U not symmetric": ("_symmetric(state.U - V.mT @ V)", "state.U - (V.mT * (1 + 1e-14)) @ V + 1e-15 * V.mT @ V.roll(1, -1)"),
     "condition: R from Z alone": ("_solve_lower(L, z - w @ state.R)", "_solve_lower(L, z)"),
     "condition: in place": ("    c = w @ state.U\n", "    c = w @ state.U\n    with torch.no_grad():\n        w.mul_(1 + 1e-13)\n"),
+    "span: with the prior": ("(whole - R0 / prior_var)", "whole"),
+    "span: the prior's deviation": ("(whole - R0 / prior_var)", "(whole - R0 / prior_var**0.5)"),
+    "span: of what is read": ("whole = _solve(_cholesky(_symmetric(state.U), \"state.U\"), state.R)", "whole = state.R"),
+    "span: rounding counts": ("rounding = 64 *", "rounding = 0 *"),
+    "span: lost memories are blank": (".masked_fill(lost, torch.nan)", ".masked_fill(lost, 0)"),
+    "span: squares overflow": ("/ scale).masked_fill(lost", "/ 1).masked_fill(lost"),
     "write: refinement counts a code twice": (
         "state = _condition(old, w_t",
         "state = _condition(state, w_t",

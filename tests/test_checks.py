@@ -44,6 +44,17 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"z: .* with C = 5 \(columns of state.R\), got \(2, 3, 4\)",
     ),
+    "a prior of another size": (
+        lambda: memory.span(STATE, R[..., :4], 1.0),
+        ValueError,
+        r"R0: .* got \(2, 4, 4\)",
+    ),
+    "priors that are not as many as the memories": (
+        lambda: memory.span(STATE, R[:1].expand(3, -1, -1), 1.0),
+        ValueError,
+        r"batch axes: .* \(2,\) of state, \(3,\) of R0",
+    ),
+    "a prior without variance": (lambda: memory.span(STATE, R, 0.0), ValueError, "prior_var: expected"),
     "w of the wrong size": (
         lambda: memory.read(STATE, Z),
         ValueError,

@@ -238,17 +238,42 @@ def test_what_was_written_is_not_strange(config: ModelConfig) -> None:
     m = model(config, dtype=torch.float64)
     x, other = (images(config, 3, seed=seed, dtype=torch.float64) for seed in (1, 2))
     at = dynamics.Memory.of(m, m.write(x))
-    rows = memory.span(at.state, m.R0, m.prior_var)
+    basis = memory.span(at.state, m.R0, m.prior_var)
 
     def strange(x: Tensor) -> Tensor:
         sure = Bernoulli(100 * (2 * x - 1)) if config.likelihood == "bernoulli" else Gaussian(x, torch.ones(()))
-        return dynamics.strange(at, rows, sure)
+        return dynamics.strangeness(at, basis, sure)
 
     torch.testing.assert_close(strange(x), torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-9)
     z = m.encode(other)
     exact = 3 / config.rows * (z - z @ torch.linalg.pinv(m.encode(x)) @ m.encode(x)).square().sum(-1)
     torch.testing.assert_close(strange(other), exact / (2 * m.noise_var))
     assert bool((strange(other) > 1e-6).all())
+
+
+def test_strangeness_has_a_slope() -> None:
+    """It is that of the mean image; a mode would not move with w."""
+    m = model()
+    at = dynamics.Memory.of(m, m.write(images(BITS, 3)))
+    logits = normal(3, *BITS.image, dtype=torch.float32).requires_grad_()
+    dynamics.strangeness(at, memory.span(at.state, m.R0, m.prior_var), Bernoulli(logits)).sum().backward()
+    assert logits.grad is not None
+    assert bool((logits.grad.abs().amax((-3, -2, -1)) > 1e-6).all())
+
+
+def test_a_search_that_knows_what_was_written_finds_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    m, glyphs = kanerva.load("omniglot"), kanerva.data.load("glyphs", "test")
+    x = kanerva.data.episodes(glyphs, 1, 32, generator=generator())
+    state, cue = m.write(x), corruption.flips(x, 0.2, generator(1)).x
+
+    def wrong() -> float:
+        return float((m.recall(state, cue, 1, "descent").x[-1] - x).abs().sum((-3, -2, -1)).mean())
+
+    knowing = wrong()
+    monkeypatch.setattr(dynamics, "strangeness", lambda at, basis, likelihood: 0)
+    ignorant = wrong()
+    print(knowing, ignorant)
+    assert knowing < 0.95 * ignorant
 
 
 def test_what_is_masked_says_nothing() -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
+import kanerva
 import oracle
 from cases import AWKWARD, Case, case, normal
 from kanerva import MemoryState, memory
@@ -91,13 +92,15 @@ def test_span_holds_every_code_that_was_written(K: int, C: int, T: int, dtype: t
     state, _ = memory.write(memory.prior(R0, 1.5, (2,)), z, 0.7)
     rows = memory.span(state, R0, 1.5)
     assert rows.shape == (2, min(K, C), C)
+    # the faintest of 31 codes stands 1,000 times lower than the strongest
     tolerance = 1e-9 if dtype == torch.float64 else 1e-2
     torch.testing.assert_close(z @ rows.mT @ rows, z, rtol=0, atol=tolerance)
     gram = torch.diag_embed((torch.arange(min(K, C), device=device) < T).to(dtype)).expand(2, -1, -1)
     torch.testing.assert_close(rows @ rows.mT, gram, rtol=0, atol=1e-5)
     if 0 < T < min(K, C):
         other = normal(C, seed=9, dtype=dtype).to(device)
-        assert bool(((other @ rows.mT @ rows - other).norm(dim=-1) > 0.1 * other.norm()).all())
+        inside = (other @ rows.mT @ rows).norm(dim=-1).square() / other.norm().square()
+        assert bool((inside < (T / C + 1) / 2).all())  # T / C on average
 
 
 def test_span_of_many_codes_is_that_of_the_sum() -> None:
@@ -110,12 +113,23 @@ def test_span_of_many_codes_is_that_of_the_sum() -> None:
     torch.testing.assert_close(rows @ rows.mT, torch.eye(4, dtype=torch.float64))
 
 
-def test_span_of_no_memory_is_an_error() -> None:
-    state = memory.prior(normal(3, 5), 1.0)
-    with pytest.raises(ValueError, match="R0: expected"):
-        memory.span(state, normal(3, 4), 1.0)
-    with pytest.raises(ValueError, match="prior_var"):
-        memory.span(state, normal(3, 5), 0.0)
+def test_span_is_not_a_number_where_the_memory_is_none() -> None:
+    R0, z = normal(2, 4, 9), normal(2, 3, 9, seed=1)
+    state, _ = memory.write(memory.prior(R0, 1.5), z, 0.7)
+    state.U[1] *= -1
+    with kanerva.deep_checks(False):
+        good, bad = memory.span(state, R0, 1.5)
+    assert bool(bad.isnan().all())
+    torch.testing.assert_close(z[0] @ good.mT @ good, z[0])
+
+
+@pytest.mark.parametrize(("variance", "rank"), [(1e-20, 2), (1.0, 2), (1e30, 0)])
+def test_span_where_squares_are_no_float32(variance: float, rank: int) -> None:
+    """With little noise all is kept, with so much nothing is."""
+    R0, z = (normal(*shape, seed=i, dtype=torch.float32) for i, shape in enumerate([(4, 9), (2, 9)]))
+    state, _ = memory.write(memory.prior(R0, variance), z, variance)
+    basis = memory.span(state, R0, variance)
+    assert int(basis.any(-1).sum()) == rank
 
 
 def test_update_leaves_u_symmetric_to_the_last_bit() -> None:
@@ -505,6 +519,7 @@ def test_results_keep_the_dtype(dtype: torch.dtype, device: str) -> None:
         memory.kl_memory(written, state),
         memory.kl_weights(w, 0.3),
         memory.kl_update(state, w[:, 0], z[:, 0], 0.3),
+        memory.span(state, state.R, 0.3),
     ]
     assert {x.dtype for x in results} == {dtype}
     assert {x.device.type for x in results} == {device}

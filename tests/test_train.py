@@ -651,7 +651,7 @@ def test_a_run_saved_before_an_option_existed_is_still_read() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"speed": 1}, r"unknown \['speed'\]; usual cause: saved by a later version"),
+        ({"speed": 1}, r"unknown \['speed'\]; usual cause: saved by another version"),
         ({"lr": "fast"}, r"config.lr: expected .*float.*, got 'fast'"),
         ({"schedule": "linear"}, r"config.schedule: expected one of \['constant', 'cosine'\], got 'linear'"),
     ],

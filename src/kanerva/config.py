@@ -180,14 +180,14 @@ def from_dict(kind: type[Config], data: Any, where: str = "config") -> Config:
 
     A missing one takes its default, so the default of a new field must be what was done before there was one.
     """
-    if not isinstance(data, dict):
+    if not isinstance(data, dict) or not data:
         raise ValueError(f"{where}: expected the fields of {kind.__name__}, got {data!r}")
     hints = typing.get_type_hints(kind)
     unknown = sorted(set(data) - {f.name for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
     if unknown:
         raise ValueError(
             f"{where}: expected the fields of {kind.__name__}, got unknown {unknown}; "
-            f"usual cause: saved by a later version of kanerva"
+            f"usual cause: saved by another version of kanerva"
         )
     values = {name: _value(hints[name], data[name], f"{where}.{name}") for name in data}
     try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .model import DKM
 
 # Steps of the search for a cue's weights: from every start by the cue alone, then with what was written; then from
-# the best start.
+# the best start. Half as many again gain nothing (30 % flipped, 64 memories: 97.1 % right, these 96.9).
 STEPS = 25, 25, 50
 # How far weights are shaken in it, as a share of the covariance of w given a code.
 SHAKE = 0.5
@@ -249,7 +249,7 @@ def fall(at: Memory, here: Step) -> Iterator[Step]:
 def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float[Tensor, "*b Q K"]:
     """The weights that explain a cue y best, as an image seen through a channel that corrupts.
 
-        E(w; y) = −ln Σ_x p(y | x) p(x | decoder(Rᵀw)) + ½ (‖w‖² − m)² / v + `strange`
+        E(w; y) = −ln Σ_x p(y | x) p(x | decoder(Rᵀw)) + ½ (‖w‖² − m)² / v + `strangeness`
 
     with m and v the mean and variance of ‖w‖² for images drawn from the memory. (The prior's ½ ‖w‖² instead would
     shrink what a poor cue leaves open towards what all patterns share: a blank half is then completed by a blank.)
@@ -264,9 +264,10 @@ def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float
     Bits flipped with probability f: P(y = 1) = (1 − f) p + f (1 − p). Noise added: variances add. Pixels outside
     the mask say nothing. If f, or the variance, is not known, it is one more number to search for. Of several
     starts the one goes on that has come to the least energy.
+    Cost, for each cue: 200 evaluations of the decoder with their gradients, 125 of them through the encoder too.
     """
     K, (m, var) = at.state.R.shape[-2], weight(at)
-    rows = memory.span(at.state, at.model.R0, at.model.prior_var)
+    basis = memory.span(at.state, at.model.R0, at.model.prior_var)
 
     def cost(v: Float[Tensor, "*b n"], likelihood: Likelihood) -> Float[Tensor, "*b"]:
         seen = likelihood.through(level(likelihood, v, K, options))
@@ -280,7 +281,7 @@ def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float
 
     def by_both(v: Float[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
         likelihood = at.decode(v[..., :K])
-        return cost(v, likelihood) + strange(at, rows, likelihood)
+        return cost(v, likelihood) + strangeness(at, basis, likelihood)
 
     v = torch.stack([with_noise(at, w, y, options) for w in guesses(at, y, options.mask)])
     # a memory that is not a number shall not stop the others; below 0 are rounding errors
@@ -298,17 +299,19 @@ def infer(at: Memory, y: Float[Tensor, "*b Q c h w"], options: Options) -> Float
     return descent.search(by_both, best, root, third, last=0.1)[0][..., :K]
 
 
-def strange(at: Memory, rows: Float[Tensor, "*m n C"], likelihood: Likelihood) -> Float[Tensor, "*b Q"]:
+def strangeness(at: Memory, basis: Float[Tensor, "*m n C"], likelihood: Likelihood) -> Float[Tensor, "*b Q"]:
     """How unlike all that was written an image is: what of its code lies outside of their span, in nats.
 
-        ½ ‖z − Πz‖² / noise_var · rank/K,   z = encoder(mean image)
+        ½ ‖z − Πz‖² / noise_var · rank/n,   z = encoder(mean image)
 
-    Codes of stored images lie in the span (`memory.span`); a blend of them is decoded as an image whose code does
-    not. With few patterns the walls between them are steep, and a cue would not get over them: hence rank/K.
+    Codes of up to K stored images lie in the span (`memory.span`, n rows); a blend of them is decoded as an image
+    whose code does not. With few patterns the walls between them are steep, and cues would not get over them: hence
+    rank/n (8 patterns, 30 % flipped: 97 % right, without it 93 %). With more than K the term is about as large for
+    images that were stored as for blends, and changes little.
     """
     z = at.model.encode(likelihood.mean)
-    outside = (z - z @ rows.mT @ rows).square().sum(-1)
-    written = rows.square().sum((-2, -1)) / at.state.R.shape[-2]
+    outside = (z - z @ basis.mT @ basis).square().sum(-1)
+    written = basis.square().sum((-2, -1)) / basis.shape[-2]
     return written[..., None] * outside / (2 * at.model.noise_var)
 
 
@@ -320,8 +323,8 @@ def same_draws(n: int, K: int, seed: int) -> Float[Tensor, "n K"]:
 def weight(at: Memory) -> tuple[Float[Tensor, "*b 1"], Float[Tensor, "*b 1"]]:
     """Mean and variance of ‖w‖² for the addresses of images drawn from a memory, the same ones every time.
 
-    A memory does not know what was written in it, but what it reads has addresses that weigh the same (trained on
-    Omniglot: 15.7 ± 3.5, where those of stored images weigh 14.0 ± 3.9).
+    A memory keeps no addresses, but what it reads has some that weigh the same (trained on Omniglot: 15.7 ± 3.5,
+    where those of stored images weigh 14.0 ± 3.9).
     """
     batch, (K, _) = at.state.R.shape[:-2], at.state.R.shape[-2:]
     w = same_draws(DRAWS, K, seed=0).to(at.state.R).expand(*batch, DRAWS, K)
@@ -510,7 +513,7 @@ def own(model: "DKM", state: MemoryState) -> Memory:
     checks.same_kind("state.R", state.R, model.R0)
     if model.R0.is_inference() and not torch.is_inference_mode_enabled():
         raise RuntimeError("model: expected one made outside of inference mode, which descent has to leave")
-    return Memory.of(model, MemoryState(*map(copied, state)))
+    return Memory.of(model, memory._broadcast(MemoryState(*map(copied, state))))
 
 
 def copied(x: Tensor) -> Tensor:
