@@ -52,3 +52,9 @@ def no_shape_checks() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let recall by descent search for a few steps only, where what is tested is what comes after it."""
+    monkeypatch.setattr("kanerva.dynamics.STEPS", (5, 5, 10))

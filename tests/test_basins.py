@@ -18,6 +18,8 @@ from kanerva.experiments.basins import Basins
 from kanerva.experiments.plots import basins as figures
 from trials import COLOUR, SMALL, generator, run, subject
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 WORK = Basins(episodes=2, length=5, levels=(0.0, 0.3), loads=(3, 6), queries=4, steps=2, grid=7)
 
 

@@ -18,6 +18,8 @@ from kanerva.experiments.denoising import Denoising, Episode, Measures
 from kanerva.experiments.plots import denoising as figures
 from trials import COLOUR, SMALL, bits, generator, run, subject
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 WORK = Denoising(episodes=2, length=4, steps=3, flips=(0.0, 0.15), noises=(0.0, 0.15), pictures=3)
 
 

@@ -159,9 +159,9 @@ def test_a_search_passes_over_what_is_not_a_number() -> None:
 
 
 @CONFIGS
-def test_energy_never_rises(config: ModelConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("short_search")
+def test_energy_never_rises(config: ModelConfig) -> None:
     """Thousands of trajectories, in float32, from noise of every kind: not one rise, to the last bit."""
-    monkeypatch.setattr(dynamics, "STEPS", (5, 5, 10))  # a search that is cut short begins higher
     m = model(config)
     count = 0
     for seed in range(4):

@@ -14,7 +14,7 @@ from kanerva.experiments import EXPERIMENTS, plots
 from small import patterns, tiny
 from test_report import read
 
-pytestmark = pytest.mark.usefixtures("no_shape_checks", "coarse")
+pytestmark = pytest.mark.usefixtures("no_shape_checks", "coarse", "short_search")
 
 
 @pytest.fixture
