@@ -196,8 +196,8 @@ def span(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance) 
     This is `condition` read backwards [app. A]: a memory without its prior is the sum of w zᵀ over all that was
     written. Up to K codes with independent weights lie in the span of its rows, as far as they stand out of
     rounding (in float32 a code a thousand times fainter than the rest does not); of more it holds what their sum
-    has kept. Of n = min(K, C) rows those left over are zero. The prior must be the very one that was written into. Passes no
-    gradients: a basis has none where two directions weigh the same. Cost K²·C + K³. Proof: test_span_*.
+    has kept. Of n = min(K, C) rows those left over are zero. The prior must be the very one that was written into.
+    Passes no gradients: a basis has none where two directions weigh the same. Cost K²·C + K³. Proof: test_span_*.
     """
     checks.memory(state, "state")
     K, C = state.R.shape[-2:]
