@@ -590,6 +590,15 @@ def test_what_is_no_memory_mask_or_number_is_said(no_shape_checks: None) -> None
             colour.recall(colour.prior(), images(COLOUR, 2), **options)
 
 
+def test_memories_may_share_their_mean() -> None:
+    m, x = model(), images(BITS, 4)
+    state = m.write(x)
+    shared = MemoryState(state.R, state.U.expand(3, -1, -1))
+    path = m.recall(shared, x, 2, "descent")
+    assert path.energy.shape == (2, 3, 4)
+    torch.testing.assert_close(path.energy[:, 1], m.recall(state, x, 2, "descent").energy)
+
+
 def test_a_memory_that_is_not_a_number_leaves_the_others_alone() -> None:
     m, x = model(dtype=torch.float64), images(BITS, 2, 4, dtype=torch.float64)
     state = m.write(x)
