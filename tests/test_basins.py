@@ -12,10 +12,10 @@ from torch import Tensor
 
 from cases import normal
 from kanerva import DKM, ModelConfig, memory
-from kanerva.dynamics import Recall
 from kanerva.experiments import base, basins, plots
 from kanerva.experiments.basins import Basins
 from kanerva.experiments.plots import basins as figures
+from kanerva.recall.methods import Recall
 from trials import COLOUR, SMALL, generator, run, subject
 
 pytestmark = pytest.mark.usefixtures("short_search")

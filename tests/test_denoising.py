@@ -11,11 +11,11 @@ from torch import Tensor
 
 from kanerva import DKM, ModelConfig
 from kanerva.data.corruption import Cue
-from kanerva.dynamics import Recall
 from kanerva.experiments import base, plots
 from kanerva.experiments import denoising as experiment
 from kanerva.experiments.denoising import Denoising, Episode, Measures
 from kanerva.experiments.plots import denoising as figures
+from kanerva.recall.methods import Recall
 from trials import COLOUR, SMALL, bits, generator, run, subject
 
 pytestmark = pytest.mark.usefixtures("short_search")

@@ -11,9 +11,11 @@ from torch import Tensor
 
 import kanerva
 from cases import normal
-from kanerva import DKM, CodecConfig, MemoryState, ModelConfig, descent, dynamics, memory
+from kanerva import DKM, CodecConfig, MemoryState, ModelConfig, memory
 from kanerva.data import corruption
 from kanerva.likelihood import Bernoulli, Gaussian
+from kanerva.recall import descent
+from kanerva.recall import methods as dynamics
 
 BITS = ModelConfig(image=(1, 8, 9), rows=5, code=7, codec=CodecConfig((4, 6)))
 FULL = dataclasses.replace(BITS, weights="full")

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from cases import normal
 from kanerva import DKM, CodecConfig, MemoryState, ModelConfig
-from kanerva.dynamics import Memory
 from kanerva.experiments import base
 from kanerva.experiments.fixed_points import (
     FixedPoints,
@@ -28,6 +27,7 @@ from kanerva.experiments.fixed_points import (
 )
 from kanerva.experiments.plots import fixed_points as plots
 from kanerva.likelihood import LEVEL
+from kanerva.recall.methods import Memory
 from trials import COLOUR, images, model, run, subject
 
 SMALL = ModelConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), norm="group", activation="silu"))

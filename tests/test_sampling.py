@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from kanerva import ModelConfig
-from kanerva.dynamics import Recall, mixing
 from kanerva.experiments import base, plots, sampling
 from kanerva.experiments.plots import sampling as figures
 from kanerva.experiments.sampling import Sampling, Written
+from kanerva.recall.methods import Recall, mixing
 from trials import COLOUR, SMALL, bits, generator, run, subject
 
 WORK = Sampling(

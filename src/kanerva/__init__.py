@@ -10,10 +10,10 @@ from . import data, kernels, memory
 from .checks import deep_checks
 from .codec import CodecConfig
 from .config import PRESETS, DataConfig, ModelConfig, RunConfig, TrainConfig
-from .dynamics import Recall
 from .evaluate import Score, evaluate
 from .memory import MemoryState
-from .model import DKM, Terms, load
+from .models.dkm import DKM, Terms, load
+from .recall.methods import Recall
 from .train import train
 
 __all__ = [

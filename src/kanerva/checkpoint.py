@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from . import storage
 from .config import RunConfig, from_dict, to_dict
 from .files import atomic_write, lock
-from .model import DKM
+from .models.dkm import DKM
 
 # What may change when a run goes on: how long, how often it reports, where and how it computes.
 FREE = (

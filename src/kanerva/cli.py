@@ -19,7 +19,7 @@ from .data import ClassImages, nearest
 from .distributed import choose
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir
-from .model import load
+from .models.dkm import load
 from .train import load_images, train, writing
 
 

@@ -9,7 +9,7 @@ from torch.nn.functional import binary_cross_entropy
 from . import checks, objective
 from .data import ClassImages, episodes
 from .likelihood import Gaussian, dequantise
-from .model import DKM
+from .models.dkm import DKM
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .model import Terms
+from .models.dkm import Terms
 
 
 def bound(terms: Terms) -> Float[Tensor, "*b"]:

@@ -23,7 +23,7 @@ from .config import TrainConfig
 from .data import ClassImages
 from .distributed import World
 from .likelihood import dequantise
-from .model import DKM
+from .models.dkm import DKM
 from .objective import NAMES
 
 # What a step leaves behind, in this order.

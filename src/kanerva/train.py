@@ -22,7 +22,7 @@ from .data import ClassImages
 from .distributed import World
 from .evaluate import Score, evaluate
 from .log import Log
-from .model import DKM
+from .models.dkm import DKM
 from .step import VALUES, Bad, Step, learning_rate, make_optimizer, why_not_captured
 
 

@@ -20,7 +20,7 @@ from ..config import data_config
 from ..data import ClassImages
 from ..distributed import choose
 from ..files import atomic_write
-from ..model import DKM, load
+from ..models.dkm import DKM, load
 from ..progress import bar
 from ..train import load_images
 

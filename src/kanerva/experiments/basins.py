@@ -17,9 +17,9 @@ from torch import Tensor
 
 from .. import checks
 from ..data import corruption
-from ..dynamics import Memory
 from ..memory import MemoryState
-from ..model import DKM
+from ..models.dkm import DKM
+from ..recall.methods import Memory
 from . import base
 from .base import Experiment, Subject
 from .denoising import hits

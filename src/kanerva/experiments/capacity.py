@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import objective
 from ..data import episodes
 from ..likelihood import dequantise
-from ..model import DKM
+from ..models.dkm import DKM
 from .base import Experiment, Subject, distances, means
 
 # Images in one pass of the codec, which then stays well below a gigabyte.

@@ -16,9 +16,9 @@ from torch import Tensor
 from .. import checks
 from ..data import corruption
 from ..data.corruption import Cue
-from ..dynamics import Memory, Recall
 from ..memory import MemoryState
-from ..model import DKM
+from ..models.dkm import DKM
+from ..recall.methods import Memory, Recall
 from . import base
 from .base import Experiment, Subject
 

@@ -11,10 +11,10 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from ..checks import deep_checks
-from ..dynamics import Memory
 from ..likelihood import LEVEL
 from ..memory import MemoryState
-from ..model import DKM
+from ..models.dkm import DKM
+from ..recall.methods import Memory
 from .base import Experiment, Subject, distinct, mean, means, pack
 
 LIMITS = (0.0, 0.01, 0.02, 0.05)

@@ -12,7 +12,7 @@ from .. import checks, memory
 from ..data import ClassImages
 from ..likelihood import dequantise
 from ..memory import MemoryState
-from ..model import DKM
+from ..models.dkm import DKM
 from .base import Experiment, Subject, distinct, mean
 
 

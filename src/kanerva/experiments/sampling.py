@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import checks
-from ..dynamics import METHODS, Recall, mixing
 from ..likelihood import LEVEL
 from ..memory import MemoryState
+from ..recall.methods import METHODS, Recall, mixing
 from . import base
 from .base import Experiment, Subject
 from .denoising import chosen, rises

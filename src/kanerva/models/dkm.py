@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from . import checks, dynamics, kernels, memory, storage
-from .codec import Decoder, Encoder
-from .config import ModelConfig, from_dict, to_dict
-from .dynamics import Recall
-from .likelihood import Bernoulli, Gaussian, Likelihood
-from .memory import Inverse, MemoryState
+from .. import checks, kernels, memory, storage
+from ..codec import Decoder, Encoder
+from ..config import ModelConfig, from_dict, to_dict
+from ..likelihood import Bernoulli, Gaussian, Likelihood
+from ..memory import Inverse, MemoryState
+from ..recall import methods as dynamics
+from ..recall.methods import Recall
 
 
 class Terms(NamedTuple):

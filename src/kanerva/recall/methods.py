@@ -18,12 +18,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
-from . import checks, descent, memory
-from .likelihood import Bernoulli, Likelihood
-from .memory import Inverse, MemoryState
+from .. import checks, memory
+from ..likelihood import Bernoulli, Likelihood
+from ..memory import Inverse, MemoryState
+from . import descent
 
 if TYPE_CHECKING:
-    from .model import DKM
+    from ..models.dkm import DKM
 
 # Steps of the search for a cue's weights: from every start by the cue alone, then with what was written; then from
 # the best start. Half as many again gain nothing (30 % flipped, 64 memories: 97.1 % right, these 96.9).

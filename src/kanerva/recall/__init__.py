@@ -1,0 +1,1 @@
+"""Attractor dynamics of a DKM: energy, recall, sampling."""
