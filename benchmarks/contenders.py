@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from kanerva import DKM, PRESETS, DataConfig, MemoryState, RunConfig, data, kernels, memory
+from kanerva import DKM, PRESETS, DataConfig, DKMConfig, MemoryState, RunConfig, data, kernels, memory
 from kanerva.distributed import World
 from kanerva.step import Step, why_not_captured
-from kanerva.train import fit, load_images, new_run
+from kanerva.train import fit, new_run
 from timing import Work
 
 
@@ -82,11 +82,17 @@ def read(case: Case, device: torch.device, with_inverse: bool) -> Work:
     return torch.no_grad()(lambda: memory.address(z, written.state, noise_var, inverse=inverse))
 
 
+def dkm_config(config: RunConfig) -> DKMConfig:
+    """The model of a preset that is a DKM's."""
+    assert isinstance(config.model, DKMConfig)
+    return config.model
+
+
 def recall(queries: int, steps: int, device: torch.device, only_codec: bool) -> Work:
     """Clean up queries by attractor dynamics, or pass them through the encoder and decoder as often."""
-    images = load_images(DataConfig("glyphs"), device)[1]
+    images = DataConfig("glyphs").load(device)[1]
     torch.manual_seed(0)
-    model = DKM(fit(PRESETS["demo"][1].model, images)).to(device)
+    model = DKM(dkm_config(PRESETS["demo"][1])).to(device)  # which has the glyphs' shape
     x = data.episodes(images, 1, queries, generator=torch.Generator(device).manual_seed(0))[0]
     with torch.no_grad():
         state = model.write(x[:32])
@@ -95,12 +101,12 @@ def recall(queries: int, steps: int, device: torch.device, only_codec: bool) -> 
         for _ in range(steps):
             model.decode(model.encode(x)).mode()
 
-    return torch.no_grad()(codec if only_codec else lambda: model.recall(state, x, steps))
+    return torch.no_grad()(codec if only_codec else lambda: model.recall(state, x, steps, "least-squares"))
 
 
 def training_step(config: RunConfig, device: torch.device) -> Work:
     """One step of training, to be called again and again: captured and compiled as the config says."""
-    images, world = load_images(config.data, device)[0], World(0, 1, device)
+    images, world = config.data.load(device)[0], World(0, 1, device)
     run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
     if config.train.capture and (reason := why_not_captured(config.train, world)):
         raise RuntimeError(f"not captured: {reason}")  # else an uncaptured step would be timed under that name

@@ -132,7 +132,7 @@ def bench_read(plan: Plan, device: torch.device) -> list[Row]:
 
 def bench_recall(plan: Plan, device: torch.device) -> list[Row]:
     queries, steps = plan.recall
-    model = PRESETS["demo"][1].model
+    model = contenders.dkm_config(PRESETS["demo"][1])
     ways = {"recall": False, "codec alone": True}
     makers: Makers = {name: partial(contenders.recall, queries, steps, device, way) for name, way in ways.items()}
     case = Case(model.rows, model.code, queries, 1)
@@ -155,7 +155,8 @@ def bench_preset(plan: Plan, device: torch.device, name: str, variants: dict[str
         train = dataclasses.replace(config.train, batch=batch, lengths=(length,), **(PLAIN | changes))
         run = dataclasses.replace(config, data=DataConfig("glyphs"), train=train)
         makers[variant] = partial(contenders.training_step, run, device)
-    case = Case(config.model.rows, config.model.code, length, batch)
+    model = contenders.dkm_config(config)
+    case = Case(model.rows, model.code, length, batch)
     # in training a GPU never waits for the next step to be launched, so its steps are timed in a row
     return contest(plan, device, case, name, makers, shortest=0.3 if device.type == "cuda" else 1e-3)
 

@@ -52,7 +52,7 @@ def main() -> None:
     generator = torch.Generator().manual_seed(0)
     x = kanerva.data.episodes(unseen, 8, 32, generator=generator)
     with torch.no_grad():
-        found = model.recall(model.write(x), x, steps=1).x[0]
+        found = model.recall(model.write(x), x, 1, "least-squares").last
     ink = float(x.sum((-3, -2, -1)).mean())
     wrong = float((found - x).abs().sum((-3, -2, -1)).mean())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kanerva import CodecConfig, DataConfig, ModelConfig, RunConfig, TrainConfig
+from kanerva import CodecConfig, DataConfig, DKMConfig, RunConfig, TrainConfig
 
 
 def patterns(folder: Path, binary: bool = True) -> Path:
@@ -36,7 +36,7 @@ def tiny(folder: Path, **changes: Any) -> RunConfig:
         device="cpu",
     )
     return RunConfig(
-        ModelConfig(rows=4, code=6, codec=CodecConfig((4, 4))),
+        DKMConfig(rows=4, code=6, codec=CodecConfig((4, 4))),
         DataConfig(str(patterns(folder))),
         dataclasses.replace(train, **changes),
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cases import normal
-from kanerva import DKM, ModelConfig, memory
+from kanerva import DKM, DKMConfig, memory
 from kanerva.experiments import base, basins, plots
 from kanerva.experiments.basins import Basins
 from kanerva.experiments.plots import basins as figures
@@ -24,7 +24,7 @@ WORK = Basins(episodes=2, length=5, levels=(0.0, 0.3), loads=(3, 6), queries=4, 
 
 
 @functools.cache
-def result(config: ModelConfig) -> dict[str, Any]:
+def result(config: DKMConfig) -> dict[str, Any]:
     return run(WORK, subject(config))
 
 
@@ -200,7 +200,7 @@ def test_paths_begin_at_the_cue_s_address_and_say_how_far_they_leave_the_plane()
 
 
 @pytest.mark.parametrize("config", [SMALL, COLOUR])
-def test_figures_are_drawn_from_the_file(config: ModelConfig) -> None:
+def test_figures_are_drawn_from_the_file(config: DKMConfig) -> None:
     found = result(config)
     with plots.style():
         drawn = figures.figures({"models": [{"name": "a", "result": found}]})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kanerva import DKM, ModelConfig, evaluate, memory
+from kanerva import DKM, DKMConfig, evaluate, memory
 from kanerva.data import episodes
 from kanerva.experiments import capacity as experiment
 from kanerva.experiments.capacity import Capacity, measure, readout
@@ -17,7 +17,7 @@ from trials import SMALL, generator, images, run, subject
 WORK = Capacity(lengths=(3, 6), classes=(2, 3), episodes=5)
 
 
-def result(work: Capacity = WORK, config: ModelConfig = SMALL) -> dict[str, Any]:
+def result(work: Capacity = WORK, config: DKMConfig = SMALL) -> dict[str, Any]:
     return run(work, subject(config))
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
-from kanerva import CodecConfig, DataConfig, ModelConfig, TrainConfig
+from kanerva import CodecConfig, DataConfig, DKMConfig, TrainConfig
 from kanerva.cli import main
 from small import patterns, tiny
 
@@ -68,7 +68,7 @@ def test_every_flag_is_explained(command: list[str], capsys: pytest.CaptureFixtu
             assert flag in text, flag
 
 
-@pytest.mark.parametrize("kind", [ModelConfig, CodecConfig, DataConfig, TrainConfig])
+@pytest.mark.parametrize("kind", [DKMConfig, CodecConfig, DataConfig, TrainConfig])
 def test_every_field_has_its_help(kind: type) -> None:
     (tree,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(tree, ast.ClassDef)

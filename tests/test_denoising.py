@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kanerva import DKM, ModelConfig
+from kanerva import DKM, DKMConfig
 from kanerva.data.corruption import Cue
 from kanerva.experiments import base, plots
 from kanerva.experiments import denoising as experiment
@@ -24,7 +24,7 @@ WORK = Denoising(episodes=2, length=4, steps=3, flips=(0.0, 0.15), noises=(0.0, 
 
 
 @functools.cache
-def result(config: ModelConfig) -> dict[str, Any]:
+def result(config: DKMConfig) -> dict[str, Any]:
     return run(WORK, subject(config))
 
 
@@ -179,7 +179,7 @@ def test_the_result_is_that_of_a_plain_loop() -> None:
         cell = next(cell for cell in experiment.grid(True, WORK.flips, ()) if cell.headline)
         wrong, right, rose = [], [], []
         for episode in episodes:
-            path = who.model.recall(who.model.write(episode.x), episode.cue(cell).x, 3)
+            path = who.model.recall(who.model.write(episode.x), episode.cue(cell).x, 3, "least-squares")
             apart = [[int((a != b).sum()) for b in episode.x] for a in path.x[-1]]
             wrong += [row[i] for i, row in enumerate(apart)]
             right += [row.index(min(row)) == i for i, row in enumerate(apart)]
@@ -197,7 +197,7 @@ def test_the_result_is_that_of_a_plain_loop() -> None:
 
 
 @pytest.mark.parametrize("config", [SMALL, COLOUR])
-def test_descent_never_rises_in_any_cell(config: ModelConfig) -> None:
+def test_descent_never_rises_in_any_cell(config: DKMConfig) -> None:
     for cell in result(config)["cells"]:
         for method in ("descent", "descent, told"):
             if method in cell["methods"]:
@@ -214,12 +214,12 @@ def test_the_picture_has_its_rows() -> None:
     cell = next(cell for cell in experiment.grid(True, WORK.flips, ()) if cell.headline)
     assert np.array_equal(images[1], episode.cue(cell).x[:3].numpy())
     with torch.no_grad():
-        path = subject().model.recall(episode.state, episode.cue(cell).x, 3)
+        path = subject().model.recall(episode.state, episode.cue(cell).x, 3, "least-squares")
     assert np.array_equal(images[4], path.x[-1, :3].numpy())
 
 
 @pytest.mark.parametrize("config", [SMALL, COLOUR])
-def test_figures_are_drawn_from_the_file(config: ModelConfig) -> None:
+def test_figures_are_drawn_from_the_file(config: DKMConfig) -> None:
     found = result(config)
     with plots.style():
         drawn = figures.figures({"models": [{"name": "a", "result": found}]})

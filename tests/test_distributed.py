@@ -14,15 +14,15 @@ import torch.multiprocessing as mp
 
 import kanerva
 from cases import case, normal
-from kanerva import DKM, CodecConfig, ModelConfig, distributed, memory, storage
-from kanerva.config import to_dict
+from kanerva import DKM, CodecConfig, DKMConfig, distributed, memory, storage
+from kanerva.fields import to_dict
 from kanerva.step import Loss, Step
-from kanerva.train import fit, load_images, new_run, train_here
+from kanerva.train import fit, new_run, train_here
 from small import metrics, tiny
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
 
-CONFIG = ModelConfig(image=(1, 6, 6), rows=4, code=5, codec=CodecConfig((3,)))
+CONFIG = DKMConfig(image=(1, 6, 6), rows=4, code=5, codec=CodecConfig((3,)))
 
 
 def model() -> DKM:
@@ -112,7 +112,7 @@ def skipping(rank: int, folder: str) -> None:
     """A step that went wrong in one process only."""
     config = tiny(Path(folder) / str(rank), nonfinite="skip")
     world = distributed.World(rank, 2, torch.device("cpu"))
-    images, _ = load_images(config.data)
+    images, _ = config.data.load()
     run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
     step = Step(run, images, world)
     step(0)
@@ -164,7 +164,8 @@ def test_an_error_in_one_process_ends_all(tmp_path: Path) -> None:
 
 FAIL = """
 import json, sys, kanerva
-from kanerva.config import RunConfig, from_dict
+from kanerva.config import RunConfig
+from kanerva.fields import from_dict
 from kanerva.step import Step
 original = Step.draw
 def draw(self, length):

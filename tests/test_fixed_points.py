@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from cases import normal
-from kanerva import DKM, CodecConfig, MemoryState, ModelConfig
+from kanerva import DKM, CodecConfig, DKMConfig, MemoryState
 from kanerva.experiments import base
 from kanerva.experiments.fixed_points import (
     FixedPoints,
@@ -30,12 +30,12 @@ from kanerva.likelihood import LEVEL
 from kanerva.recall.methods import Memory
 from trials import COLOUR, images, model, run, subject
 
-SMALL = ModelConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), norm="group", activation="silu"))
+SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), norm="group", activation="silu"))
 GREY = dataclasses.replace(SMALL, likelihood="gaussian")
 WORK = FixedPoints(length=5, episodes=2, steps=6)
 
 
-def result(config: ModelConfig = SMALL, work: FixedPoints = WORK) -> dict[str, Any]:
+def result(config: DKMConfig = SMALL, work: FixedPoints = WORK) -> dict[str, Any]:
     return run(work, subject(config))
 
 
@@ -142,7 +142,7 @@ def test_a_summary_by_hand() -> None:
 
 
 @pytest.mark.parametrize("config", [SMALL, GREY])
-def test_the_jacobian_is_that_of_finite_differences(config: ModelConfig) -> None:
+def test_the_jacobian_is_that_of_finite_differences(config: DKMConfig) -> None:
     m = in_double(model(config))
     with torch.no_grad():
         state = m.write(images(config).images(torch.arange(6)).double())
@@ -222,7 +222,7 @@ def test_radius_is_the_largest_modulus() -> None:
 
 
 @pytest.mark.parametrize("config", [SMALL, GREY])
-def test_numbers_of_a_run(config: ModelConfig) -> None:
+def test_numbers_of_a_run(config: DKMConfig) -> None:
     numbers = result(config)
     assert (numbers["length"], numbers["pixels"]) == (5, 64)
     for cues in numbers["cues"].values():

@@ -12,15 +12,15 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 import kanerva
 from cases import normal
-from kanerva import DKM, CodecConfig, MemoryState, ModelConfig, memory, objective
+from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory, objective
 from kanerva.codec import Down, Up
 from kanerva.likelihood import LEVEL, Bernoulli, Gaussian, dequantise
 
-SMALL = ModelConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
+SMALL = DKMConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
 
 
-def model(config: ModelConfig = SMALL, seed: int = 0) -> DKM:
+def model(config: DKMConfig = SMALL, seed: int = 0) -> DKM:
     torch.manual_seed(seed)
     return DKM(config).double()
 
@@ -38,7 +38,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def test_the_paper_s_model_has_its_size() -> None:
     """99,576 numbers in codec and memory, as three independent reimplementations count."""
-    assert sum(p.numel() for p in DKM(ModelConfig()).parameters()) == 99_576
+    assert sum(p.numel() for p in DKM(DKMConfig()).parameters()) == 99_576
 
 
 def test_our_omniglot_model_has_its_size() -> None:
@@ -49,7 +49,7 @@ def test_our_omniglot_model_has_its_size() -> None:
 @pytest.mark.parametrize("image", [(1, 28, 28), (3, 32, 32), (1, 7, 12), (2, 3, 5)])
 @pytest.mark.parametrize("codec", [CodecConfig(), CodecConfig((4, 6), depth=2, norm="group", activation="silu")])
 def test_images_of_any_size_come_back_in_their_size(image: tuple[int, int, int], codec: CodecConfig) -> None:
-    m = model(ModelConfig(image=image, rows=3, code=5, codec=codec))
+    m = model(DKMConfig(image=image, rows=3, code=5, codec=codec))
     x = binary(2, 3, *image)
     z = m.encode(x)
     assert z.shape == (2, 3, 5)
@@ -150,7 +150,7 @@ def test_objective_weighs_the_terms() -> None:
 @pytest.mark.parametrize("weights", ["isotropic", "full"])
 @pytest.mark.parametrize("config", [SMALL, COLOUR])
 @pytest.mark.parametrize("bound", ["L", "B"])
-def test_every_parameter_gets_a_gradient(config: ModelConfig, weights: str, bound: str) -> None:
+def test_every_parameter_gets_a_gradient(config: DKMConfig, weights: str, bound: str) -> None:
     m = model(dataclasses.replace(config, weights=weights))  # type: ignore[arg-type]
     x = binary(2, 4, *config.image)
     terms = m(x, generator()) if bound == "L" else m.online(x, 1, generator())[0]
@@ -229,10 +229,10 @@ def test_a_memory_goes_on_being_written_to() -> None:
 
 
 @pytest.mark.parametrize("config", [SMALL, COLOUR])
-def test_recall_is_the_paper_s_dynamics(config: ModelConfig) -> None:
+def test_recall_is_the_paper_s_dynamics(config: DKMConfig) -> None:
     m, x = model(config), binary(2, 6, *config.image)
     state = m.write(x)
-    path = m.recall(state, x[:, :3], steps=4)
+    path = m.recall(state, x[:, :3], 4, "least-squares")
     assert path.x.shape == (4, 2, 3, *config.image)
     assert path.w.shape == (4, 2, 3, 5)
     cue = x[:, :3]
@@ -260,12 +260,12 @@ def test_samples_start_from_the_prior_and_repeat_with_their_generator() -> None:
     assert torch.equal(a.x, b.x)
     w = torch.randn(2, 7, 5, generator=generator(2), dtype=torch.float64)
     assert torch.equal(a.w[0], w)
-    torch.testing.assert_close(a.x[1:], m.recall(state, a.x[0], steps=2).x)
+    torch.testing.assert_close(a.x[1:], m.recall(state, a.x[0], 2, "least-squares").x)
     assert m.sample(state, 7, steps=1).x.shape == (1, 2, 7, 1, 9, 10)
 
 
 @pytest.mark.parametrize("config", [SMALL, dataclasses.replace(COLOUR, weights="full")])
-def test_a_saved_model_comes_back_bit_for_bit(config: ModelConfig, tmp_path: Path) -> None:
+def test_a_saved_model_comes_back_bit_for_bit(config: DKMConfig, tmp_path: Path) -> None:
     torch.manual_seed(0)
     m = DKM(config)
     m.save(tmp_path / "m.safetensors")
@@ -288,7 +288,7 @@ def test_the_codec_runs_in_bfloat16_and_the_memory_does_not() -> None:
 
 def test_start_values_are_the_paper_s() -> None:
     """app. B: R0 ~ N(0, 1), σ²_U = 1, σ²_w = 0.3, σ²_ξ = 1, Glorot weights with zero biases."""
-    m = DKM(ModelConfig())
+    m = DKM(DKMConfig())
     assert [float(v.detach()) for v in (m.prior_var, m.noise_var)] == [1.0, 1.0]
     assert float(m.weight_var.detach()) == pytest.approx(0.3)
     assert float(m.R0.detach().std()) == pytest.approx(1.0, abs=0.05)

@@ -10,7 +10,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import trials
 from cases import case as random_case
-from kanerva import DKM, ModelConfig, memory, objective
+from kanerva import DKM, DKMConfig, memory, objective
 from kanerva.experiments.order import (
     Case,
     Order,
@@ -30,7 +30,7 @@ from trials import SMALL, generator, images, run, subject
 WORK = Order(length=5, episodes=3, orders=4, iterations=(1, 2), blocks=(1, 5))
 
 
-def model(config: ModelConfig = SMALL) -> DKM:
+def model(config: DKMConfig = SMALL) -> DKM:
     m = trials.model(config).double().requires_grad_(False)
     m.log_noise_var.fill_(-3.0)  # a memory that holds what is written, so that order matters
     return m
@@ -41,7 +41,7 @@ def drawn(length: int = 5, orders: int = 4, episodes: int = 3) -> Case:
     return Case(x.double(), order)
 
 
-def result(config: ModelConfig = SMALL, work: Order = WORK) -> dict[str, Any]:
+def result(config: DKMConfig = SMALL, work: Order = WORK) -> dict[str, Any]:
     return run(work, subject(config, model(config).float()))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kanerva import DKM, MemoryState, ModelConfig, memory
+from kanerva import DKM, DKMConfig, MemoryState, memory
 from kanerva.cli import parse
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
@@ -29,7 +29,7 @@ def test_the_library_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """With an untrained model in the place of the demo's."""
     (example,) = (text for text in EXAMPLES if 'kanerva.load("runs/demo")' in text)
     monkeypatch.chdir(tmp_path)
-    DKM(ModelConfig()).save("runs/demo/last.safetensors")
+    DKM(DKMConfig()).save("runs/demo/last.safetensors")
     scope: dict[str, Any] = {}
     exec(example, scope)
     assert scope["found"].x.shape == (15, 1, 24, 1, 28, 28)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kanerva import ModelConfig
+from kanerva import DKMConfig
 from kanerva.experiments import base, plots, sampling
 from kanerva.experiments.plots import sampling as figures
 from kanerva.experiments.sampling import Sampling, Written
@@ -24,7 +24,7 @@ WORK = Sampling(
 
 
 @functools.cache
-def result(config: ModelConfig) -> dict[str, Any]:
+def result(config: DKMConfig) -> dict[str, Any]:
     return run(WORK, subject(config))
 
 
@@ -137,7 +137,7 @@ def test_chains_are_judged_in_each_memory_by_itself() -> None:
 
 
 @pytest.mark.parametrize("config", [SMALL, COLOUR])
-def test_figures_are_drawn_from_the_file(config: ModelConfig) -> None:
+def test_figures_are_drawn_from_the_file(config: DKMConfig) -> None:
     found = result(config)
     with plots.style():
         drawn = figures.figures({"models": [{"name": "a", "result": found}]})

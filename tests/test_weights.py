@@ -55,7 +55,7 @@ def test_the_omniglot_model_recalls_what_is_damaged() -> None:
     state = model.write(x)
     for cue in (corruption.flips(x, 0.15, generator), corruption.half(x, "right")):
         with torch.no_grad():
-            usual = model.recall(state, cue.x, steps=5).x[-1]
+            usual = model.recall(state, cue.x, 5, "least-squares").x[-1]
         path = model.recall(state, cue.x, 5, "descent", mask=cue.mask)
         wrong, before = (float((a - x).abs().sum((-3, -2, -1)).mean()) for a in (path.x[-1], usual))
         assert wrong < before / 3

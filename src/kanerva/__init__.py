@@ -9,19 +9,24 @@ __version__ = "0.1.0.dev0"
 from . import data, kernels, memory
 from .checks import deep_checks
 from .codec import CodecConfig
-from .config import PRESETS, DataConfig, ModelConfig, RunConfig, TrainConfig
+from .config import PRESETS, DataConfig, RunConfig, TrainConfig
 from .evaluate import Score, evaluate
 from .memory import MemoryState
-from .models.dkm import DKM, Terms, load
-from .recall.methods import Recall
+from .models import DKM, MODELS, DKMConfig, Model, Recall, Terms, create, load
 from .train import train
+
+ModelConfig = DKMConfig
+"""The name of the DKM's config from before there were other models."""
 
 __all__ = [
     "DKM",
+    "MODELS",
     "PRESETS",
     "CodecConfig",
+    "DKMConfig",
     "DataConfig",
     "MemoryState",
+    "Model",
     "ModelConfig",
     "Recall",
     "RunConfig",
@@ -29,6 +34,7 @@ __all__ = [
     "Terms",
     "TrainConfig",
     "__version__",
+    "create",
     "data",
     "deep_checks",
     "evaluate",

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from . import storage
-from .config import RunConfig, from_dict, to_dict
+from .config import RunConfig
+from .fields import from_dict, to_dict
 from .files import atomic_write, lock
-from .models.dkm import DKM
+from .models.base import Model
 
 # What may change when a run goes on: how long, how often it reports, where and how it computes.
 FREE = (
@@ -38,13 +39,13 @@ class Run:
     """What changes as a run goes on."""
 
     config: RunConfig
-    model: DKM
+    model: Model
     average: AveragedModel | None
     optimizer: torch.optim.Optimizer
     step: int = 0
     best: float = math.inf
 
-    def best_weights(self) -> DKM:
+    def best_weights(self) -> Model:
         """The model to evaluate: the averaged one, where there is one."""
         return self.model if self.average is None else self.average.module  # type: ignore[return-value]
 

@@ -14,13 +14,14 @@ import tyro
 from PIL import Image
 
 from . import __version__, experiments, storage
-from .config import PRESETS, DataConfig, RunConfig, data_config
+from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages, nearest
 from .distributed import choose
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir
-from .models.dkm import load
-from .train import load_images, train, writing
+from .models import MODELS
+from .subject import find
+from .train import train
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Train:
 class Evaluate:
     """Score a trained model on test classes: nats per image, lower is better."""
 
-    checkpoint: tyro.conf.Positional[Path]
-    """A checkpoint, or the folder of a run (its last one)."""
+    checkpoint: tyro.conf.Positional[str]
+    """A checkpoint, the folder of a run (its last one), a pretrained model (omniglot), or nearest."""
     dataset: str | None = None
     """Other images than those it was trained on: glyphs, omniglot or a path."""
     data_dir: str | None = None
@@ -63,19 +64,12 @@ class Evaluate:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
-        path = storage.find(self.checkpoint)
-        model = load(path).to(choose(self.device))
-        _, saved = storage.load(path)
-        config = data_config(saved, str(path), self.dataset, self.data_dir)
-        seen, unseen = load_images(config)
-        score = evaluate(model, unseen, self.length, self.images, self.classes, self.seed)
+        (who,) = find([self.checkpoint], choose(self.device), self.dataset, self.data_dir)
+        score = evaluate(who.model, who.unseen, self.length, self.images, self.classes, self.seed)
         about = {
-            "checkpoint": str(self.checkpoint),
-            "step": saved.get("step"),
-            "crc32": saved.get("crc32"),
-            "dataset": config.dataset,
+            **who.about,
             "split": "test",
-            "mean_image": mean_image_nats(seen, unseen),
+            "mean_image": mean_image_nats(who.seen, who.unseen),
             "version": __version__,
             "torch": torch.__version__,
         }
@@ -110,7 +104,7 @@ class Data:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
-        seen, unseen = load_images(self.config)
+        seen, unseen = self.config.load()
         about: dict[str, Any] = {
             images.split: {
                 "classes": images.num_classes,
@@ -200,8 +194,28 @@ def parse(command: str, arguments: list[str]) -> Any:
         return tyro.cli(COMMANDS[command], prog=f"kanerva {command}", args=arguments)
     if arguments and not arguments[0].startswith("-"):
         known("preset", arguments[0], PRESETS)
-    presets = {name: (text, Train(config, Path("runs") / name)) for name, (text, config) in PRESETS.items()}
+    arguments, model = pop(arguments, "--model")
+    presets = {name: (text, preset(name, config, model)) for name, (text, config) in PRESETS.items()}
     return tyro.extras.overridable_config_cli(presets, prog="kanerva train", args=arguments)
+
+
+def preset(name: str, config: RunConfig, model: str | None) -> Train:
+    """A preset's run, with another kind of model if one is named."""
+    if model is None:
+        return Train(config, Path("runs") / name)
+    return Train(with_model(config, model), Path("runs") / f"{name}-{model}")
+
+
+def pop(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
+    """Take a flag and its value out of the arguments: it decides what the other flags are."""
+    for i, word in enumerate(arguments):
+        if word.startswith(f"{flag}="):
+            return arguments[:i] + arguments[i + 1 :], word.removeprefix(f"{flag}=")
+        if word == flag:
+            if i + 1 == len(arguments):
+                raise ValueError(f"{flag}: expected the name of a model ({', '.join(MODELS)}), got none")
+            return arguments[:i] + arguments[i + 2 :], arguments[i + 1]
+    return arguments, None
 
 
 def known(kind: str, word: str, words: Iterable[str]) -> None:
@@ -227,20 +241,30 @@ def table(score: Score, about: dict[str, Any]) -> str:
     """A score for people."""
     nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per image"
     bits = "" if score.bits_per_dimension is None else f", {score.bits_per_dimension:.3f} bits per dimension"
+    terms = [f"reconstruction {score.reconstruction:.2f}"]
+    if score.kl_weights is not None:
+        terms[0] += f" + KL(w) {score.kl_weights:.2f}"
+    if score.kl_memory is not None:
+        terms.append(f"not counted: KL(M)/T {score.kl_memory:.2f}")
+    if score.autoencoder is not None:
+        terms.append(f"autoencoder alone {score.autoencoder:.2f}")
+    terms.append(f"predicting the mean image {about['mean_image']:.2f}")
     return (
         f"{nats}{bits}\n"
         f"  {score.images:,} test images of {about['dataset']} in {score.episodes} episodes of {score.length}, "
         f"seed {score.seed}; lower is better\n"
-        f"  reconstruction {score.reconstruction:.2f} + KL(w) {score.kl_weights:.2f}; "
-        f"not counted: KL(M)/T {score.kl_memory:.2f}\n"
-        f"  autoencoder alone {score.autoencoder:.2f}; predicting the mean image {about['mean_image']:.2f}"
+        f"  {'; '.join(terms)}"
     )
 
 
 def writes() -> dict[str, str]:
     """How each preset's memory is written on each device that is here, and why."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    return {f"{name} on {device}": writing(c, device) for device in devices for name, (_, c) in PRESETS.items()}
+    return {
+        f"{name} on {device}": MODELS[c.model.kind].says(c.model, device, c.train.write).removeprefix("write: ")
+        for device in devices
+        for name, (_, c) in PRESETS.items()
+    }
 
 
 def system() -> dict[str, Any]:

@@ -1,42 +1,15 @@
 """What a run is made of, as frozen dataclasses, and the named presets. Every field is a flag of the CLI."""
 
 import dataclasses
-import types
-import typing
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-from . import checks
+import torch
+
+from . import checks, data
 from .codec import CodecConfig
-
-Config = TypeVar("Config")
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The model: a codec around a memory of K rows for codes of C numbers."""
-
-    image: tuple[int, int, int] = (1, 28, 28)
-    """Channels, height and width of an image; training takes them from the data."""
-    likelihood: Literal["bernoulli", "gaussian"] = "bernoulli"
-    """bernoulli for binary images, gaussian for grey and colour; training takes it from the data."""
-    rows: int = 32
-    """K, the rows of the memory."""
-    code: int = 100
-    """C, the size of a code."""
-    weights: Literal["isotropic", "full"] = "isotropic"
-    """Covariance of q(w): one learned variance (the paper), or the exact posterior's times a learned scale."""
-    iterations: int = 1
-    """Address-and-update rounds for each pattern written (the optional step of Algorithm 1)."""
-    block: int = 1
-    """Patterns addressed against the same memory and written at once; 1 is the paper."""
-    min_scale: float = 1 / 128
-    """Least standard deviation of the gaussian likelihood: one grey level."""
-    codec: CodecConfig = field(default_factory=CodecConfig)
-
-    def __post_init__(self) -> None:
-        tiny = 1e-6  # any standard deviation that float32 can divide by
-        checks.fields(self, image=1, rows=1, code=1, iterations=1, block=1, min_scale=tiny)
+from .data import ClassImages
+from .models import BaseConfig, DKMConfig, find
 
 
 @dataclass(frozen=True)
@@ -55,6 +28,19 @@ class DataConfig:
     """Your own images: exchange dark and light; binary images want the pattern light (1) on dark (0)."""
     channels: int | None = None
     """Your own images: 1 for grey, 3 for colour; otherwise as they come."""
+
+    def load(self, device: torch.device | str = "cpu") -> tuple[ClassImages, ClassImages]:
+        """The training and test images, on a device; an option that the data set does not have is an error."""
+        given = {f.name: value for f in dataclasses.fields(self) if (value := getattr(self, f.name)) != f.default}
+        given.pop("dataset", None)
+        train, test = (data.load(self.dataset, split, **given).to(device) for split in data.SPLITS)
+        return train, test
+
+    def other(self, dataset: str | None = None, data_dir: str | None = None) -> "DataConfig":
+        """The same images, or those of another data set, with the options that it has too."""
+        name = dataset or self.dataset
+        shared = {key: getattr(self, key) for key in data.options(name) if hasattr(self, key)}
+        return DataConfig(name, **(shared | ({"data_dir": data_dir} if data_dir else {})))
 
 
 @dataclass(frozen=True)
@@ -127,7 +113,7 @@ class TrainConfig:
 class RunConfig:
     """A whole run."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: BaseConfig = field(default_factory=DKMConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
 
@@ -137,7 +123,7 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
     "demo": (
         "Built-in glyphs, a few minutes on a laptop's CPU.",
         RunConfig(
-            model=ModelConfig(weights="full"),
+            model=DKMConfig(weights="full"),
             data=DataConfig("glyphs"),
             train=TrainConfig(steps=1_000, lr=3e-3, evaluate_every=250, save_every=250, log_every=20),
         ),
@@ -145,7 +131,7 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
     "omniglot-paper": (
         "The paper's Omniglot model and training to the letter.",
         RunConfig(
-            model=ModelConfig(),
+            model=DKMConfig(),
             data=DataConfig("omniglot"),
             train=TrainConfig(steps=300_000, lr=1e-4, schedule="constant", warmup=0, clip=0.0, save_every=5_000),
         ),
@@ -153,7 +139,7 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
     "omniglot": (
         "Our best for the same memory: a wider codec, augmentation, a cosine schedule.",
         RunConfig(
-            model=ModelConfig(weights="full", codec=CodecConfig((32, 64, 64), norm="group", activation="silu")),
+            model=DKMConfig(weights="full", codec=CodecConfig((32, 64, 64), norm="group", activation="silu")),
             data=DataConfig("omniglot"),
             train=TrainConfig(steps=100_000, lr=1e-3, warmup=500, augment=True, average=0.999, save_every=5_000),
         ),
@@ -161,52 +147,8 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
 }
 
 
-def data_config(
-    about: dict[str, Any], where: str, dataset: str | None = None, data_dir: str | None = None
-) -> DataConfig:
-    """The data that a checkpoint says it was trained on (glyphs if it is silent), or other data."""
-    run = about.get("run")
-    config = DataConfig() if run is None else from_dict(RunConfig, run, f"{where}: run").data
-    return dataclasses.replace(config, dataset=dataset or config.dataset, data_dir=data_dir or config.data_dir)
-
-
-def to_dict(config: Any) -> dict[str, Any]:
-    """Turn a config into plain dictionaries for JSON."""
-    return dataclasses.asdict(config)
-
-
-def from_dict(kind: type[Config], data: Any, where: str = "config") -> Config:
-    """Rebuild a config from what `to_dict` gave, also in an earlier version; an unknown field is an error.
-
-    A missing one takes its default, so the default of a new field must be what was done before there was one.
-    """
-    if not isinstance(data, dict) or not data:
-        raise ValueError(f"{where}: expected the fields of {kind.__name__}, got {data!r}")
-    hints = typing.get_type_hints(kind)
-    unknown = sorted(set(data) - {f.name for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
-    if unknown:
-        raise ValueError(
-            f"{where}: expected the fields of {kind.__name__}, got unknown {unknown}; "
-            f"usual cause: saved by another version of kanerva"
-        )
-    values = {name: _value(hints[name], data[name], f"{where}.{name}") for name in data}
-    try:
-        return kind(**values)
-    except ValueError as error:
-        raise ValueError(f"{where}.{error}") from None
-
-
-def _value(kind: Any, value: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(kind):
-        return from_dict(kind, value, where)  # type: ignore[arg-type]
-    origin, options = typing.get_origin(kind), typing.get_args(kind)
-    if origin is tuple:
-        whole = isinstance(value, (list, tuple)) and all(isinstance(v, int) for v in value)
-        if not whole or (Ellipsis not in options and len(value) != len(options)):
-            raise ValueError(f"{where}: expected {kind}, got {value!r}")
-        return tuple(value)
-    if origin in (None, types.UnionType):
-        allowed = (int, float) if kind is float else kind
-        if not isinstance(value, allowed):
-            raise ValueError(f"{where}: expected {kind}, got {value!r}")
-    return value
+def with_model(config: RunConfig, name: str) -> RunConfig:
+    """The same run with another kind of model, which takes over the settings that the two have in common."""
+    kind, old = find(name).Config, config.model
+    shared = {f.name: getattr(old, f.name) for f in dataclasses.fields(kind) if hasattr(old, f.name)}
+    return dataclasses.replace(config, model=kind(**shared))

@@ -8,8 +8,8 @@ from torch.nn.functional import binary_cross_entropy
 
 from . import checks, objective
 from .data import ClassImages, episodes
-from .likelihood import Gaussian, dequantise
-from .models.dkm import DKM
+from .likelihood import Gaussian
+from .models.base import Model
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,12 @@ class Score:
     nats_stderr: float
     reconstruction: float
     """−ln p(x | w, M)."""
-    kl_weights: float
-    kl_memory: float
-    """KL(M) / T; not part of nats, as in the paper."""
-    autoencoder: float
-    """−ln p(x | decoder(encoder(x))), without the memory."""
+    kl_weights: float | None
+    """KL of what is inferred for each image: of w, or of another model's latent; None where it has none."""
+    kl_memory: float | None
+    """KL(M) / T; not part of nats, as in the paper. None where a model has no such term."""
+    autoencoder: float | None
+    """−ln p(x | decoder(encoder(x))), without the memory; None where a model is not trained for it."""
     bits_per_dimension: float | None
     """The same as nats, for grey and colour images."""
     images: int
@@ -37,7 +38,7 @@ class Score:
 
 @torch.no_grad()
 def evaluate(
-    model: DKM,
+    model: Model,
     images: ClassImages,
     length: int = 32,
     count: int = 10_000,
@@ -48,28 +49,28 @@ def evaluate(
     """Score a model on at least `count` images, in episodes drawn with a seed; never augmented [sec. 4]."""
     checks.count("length", length)
     checks.count("count", count)
-    if images.shape != tuple(model.config.image) or images.binary != (model.config.likelihood == "bernoulli"):
+    if images.shape != tuple(model.config.image) or images.binary != model.config.binary:
         raise ValueError(
             f"images: expected those of a {model.config.likelihood} model of {model.config.image}, got {images!r}"
         )
-    device = model.R0.device
+    device = model.device
     images = images.to(device)
     generator = torch.Generator(device).manual_seed(seed)
     rounds = max(2, math.ceil(count / (length * batch)))
     rows = []
     for _ in range(rounds):
-        x = episodes(images, batch, length, classes, generator)
-        x = x if images.binary else dequantise(x, generator)
-        rows.append(objective.parts(model(x, generator)).double())
-    table = torch.cat(rows, dim=1)
-    means = dict(zip(objective.NAMES, table.mean(1).tolist(), strict=True))
+        x = model.dequantise(episodes(images, batch, length, classes, generator), generator)
+        rows.append(objective.parts(model(x, generator)))
+    table = {name: torch.cat([row[name] for row in rows]).double() for name in rows[0]}
+    means = {name: float(values.mean()) for name, values in table.items()}
+    count = len(table["nats"])
     bits = objective.bits_per_dimension(means["nats"], math.prod(images.shape))
     return Score(
-        **means,
-        nats_stderr=float(table[0].std() / math.sqrt(table.shape[1])),
+        **{name: means.get(name) for name in objective.NAMES},  # type: ignore[arg-type]
+        nats_stderr=float(table["nats"].std() / math.sqrt(count)),
         bits_per_dimension=None if images.binary else bits,
-        images=table.shape[1] * length,
-        episodes=table.shape[1],
+        images=count * length,
+        episodes=count,
         length=length,
         classes=classes,
         seed=seed,

@@ -78,7 +78,8 @@ class Log:
 
     def test(self, step: int, score: Score) -> None:
         self._write({"step": step, "test": dataclasses.asdict(score)})
-        self._board("test", step, {name: getattr(score, name) for name in NAMES})
+        found = {name: getattr(score, name) for name in NAMES}
+        self._board("test", step, {name: value for name, value in found.items() if value is not None})
         self.latest = f"test {score.nats:.1f}"
         self.say(f"step {step:,}: test {score.nats:.2f} ± {score.nats_stderr:.2f} nats per image")
 

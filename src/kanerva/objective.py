@@ -2,43 +2,57 @@
 
 import math
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .models.dkm import Terms
+from .models.base import Terms
 
 
 def bound(terms: Terms) -> Float[Tensor, "*b"]:
-    """The paper's estimate of the bound on ln p(x_1, …, x_T) of each episode, in nats [eq. elbo].
+    """A model's bound on ln p(x_1, …, x_T) of each episode, in nats; for the DKM, the paper's estimate [eq. elbo].
 
         L_T = Σ_t ( ln p(x_t | w_t, M) − KL(w_t) ) − KL(M)
 
-    with one draw of w, and R_T for M. B_T has the same form with the terms of `DKM.online` [eq. B_def].
+    with one draw of w, and R_T for M. B_T has the same form with the terms of `DKM.online` [eq. B_def]. A term that
+    a model does not have is left out.
     """
-    return (terms.log_lik - terms.kl_weights).sum(-1) - terms.kl_memory
+    total = -given(terms).sum(-1)
+    return total if terms.kl_memory is None else total - terms.kl_memory
 
 
 def loss(terms: Terms) -> Float[Tensor, ""]:
     """What training descends: −(L_T / T + L_AE), nats per image, mean over episodes [eq. obj, eq. ll:ae]."""
     per_image = bound(terms) / terms.log_lik.shape[-1]
-    return -(per_image + terms.log_lik_auto.mean(-1)).mean()
+    if terms.log_lik_auto is not None:
+        per_image = per_image + terms.log_lik_auto.mean(-1)
+    return -per_image.mean()
+
+
+def given(terms: Terms) -> Float[Tensor, "*b T"]:
+    """What each image costs given the memory: −ln p(x_t | w_t, M) + KL(w_t)."""
+    return -terms.log_lik if terms.kl_weights is None else terms.kl_weights - terms.log_lik
 
 
 def nats(terms: Terms) -> Float[Tensor, "*b"]:
     """The reported score: nats per image given the memory, KL(M) left out, lower is better [sec. 4]."""
-    return (terms.kl_weights - terms.log_lik).mean(-1)
+    return given(terms).mean(-1)
 
 
-# What is reported of an episode, in nats per image; `parts` gives them in this order.
+# What is reported of an episode, in nats per image.
 NAMES = ("nats", "reconstruction", "kl_weights", "kl_memory", "autoencoder")
 
 
-def parts(terms: Terms) -> Float[Tensor, "5 *b"]:
-    """The means of NAMES over each episode."""
+def parts(terms: Terms) -> dict[str, Float[Tensor, "*b"]]:
+    """The means of NAMES over each episode, of those that the model has."""
     T = terms.log_lik.shape[-1]
-    means = (-terms.log_lik.mean(-1), terms.kl_weights.mean(-1), terms.kl_memory / T, -terms.log_lik_auto.mean(-1))
-    return torch.stack([nats(terms), *means])
+    found = {
+        "nats": nats(terms),
+        "reconstruction": -terms.log_lik.mean(-1),
+        "kl_weights": None if terms.kl_weights is None else terms.kl_weights.mean(-1),
+        "kl_memory": None if terms.kl_memory is None else terms.kl_memory / T,
+        "autoencoder": None if terms.log_lik_auto is None else -terms.log_lik_auto.mean(-1),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def bits_per_dimension(nats_per_image: float, dimensions: int) -> float:

@@ -22,39 +22,35 @@ from .checkpoint import Run
 from .config import TrainConfig
 from .data import ClassImages
 from .distributed import World
-from .likelihood import dequantise
-from .models.dkm import DKM
+from .models.base import Model
 from .objective import NAMES
-
-# What a step leaves behind, in this order.
-VALUES = ("loss", *NAMES, "grad_norm")
 
 
 class Loss(nn.Module):
     """The model and its objective as one module, so that DistributedDataParallel sees every use of a parameter."""
 
-    def __init__(self, model: DKM, bound: str, intermediate: int) -> None:
+    def __init__(self, model: Model, bound: str, intermediate: int) -> None:
         super().__init__()
         self.model, self.bound, self.intermediate = model, bound, intermediate
 
     def forward(
         self, x: Float[Tensor, "B T c h w"], generator: torch.Generator
-    ) -> tuple[Float[Tensor, ""], Float[Tensor, "5"]]:
-        """The loss, and the means of NAMES for the whole episode."""
+    ) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
+        """The loss, and the means of what the model has of NAMES, for the whole episode."""
         if self.bound == "L":
             bounds = [self.model(x, generator)]
         else:
             bounds = self.model.online(x, self.intermediate, generator)
         losses = [objective.loss(terms) for terms in bounds]
-        return torch.stack(losses).mean(), objective.parts(bounds[0]).detach().flatten(1).mean(1)
+        return torch.stack(losses).mean(), {k: v.detach().mean() for k, v in objective.parts(bounds[0]).items()}
 
 
 class Bad(NamedTuple):
-    """The first step since the last look whose loss or gradient is not finite, how many there were, its VALUES."""
+    """The first step since the last look whose loss or gradient is not finite, how many there were, its values."""
 
     step: int
     steps: int
-    values: list[float]
+    values: dict[str, float]
 
 
 class Step:
@@ -70,7 +66,8 @@ class Step:
         self.number = torch.zeros((), dtype=torch.int64, device=device)
         self.lr = torch.zeros((), device=device)
         # set by the step
-        self.last = torch.zeros(len(VALUES), device=device)
+        self.names: tuple[str, ...] = ()
+        self.last = torch.zeros(len(NAMES) + 2, device=device)
         self.skip = torch.zeros((), device=device)
         self.held = torch.zeros((), dtype=torch.bool, device=device)
         self.bad_count = torch.zeros((), dtype=torch.int64, device=device)
@@ -105,7 +102,9 @@ class Step:
         loss, terms = self.loss(x, self.generator)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or math.inf)
-        self.last.copy_(torch.cat([loss.detach()[None], terms, norm[None]]))
+        self.names = ("loss", *terms, "grad_norm")
+        found = torch.stack([loss.detach(), *terms.values(), norm])
+        self.last[: len(found)].copy_(found)
         self.judge(loss.isfinite() & norm.isfinite())
         self.optimizer.step()
         if self.average is not None:
@@ -116,7 +115,7 @@ class Step:
         x = data.episodes(self.images, self.config.batch // self.world.size, length, generator=self.generator)
         if self.config.augment:
             x = data.augment(x, self.images.binary, generator=self.generator)
-        return x if self.images.binary else dequantise(x, self.generator)
+        return self.model.dequantise(x, self.generator)
 
     def judge(self, finite: Bool[Tensor, ""]) -> None:
         """Skip a step that is not finite in some process, and note the first. To stop: hold all that come after."""
@@ -148,8 +147,12 @@ class Step:
         return graph
 
     def values(self) -> dict[str, float]:
-        """VALUES of the last step, means over the processes."""
-        return dict(zip(VALUES, distributed.mean(self.last, self.world).tolist(), strict=True))
+        """The loss, the terms and the norm of the gradient of the last step, means over the processes."""
+        return self.named(self.last)
+
+    def named(self, values: Float[Tensor, "n"]) -> dict[str, float]:
+        """What a step left behind, with its names."""
+        return dict(zip(self.names, distributed.mean(values, self.world).tolist(), strict=False))
 
     def bad(self) -> Bad | None:
         """What was not finite since this was last asked."""
@@ -157,7 +160,7 @@ class Step:
         if not count:
             return None
         self.bad_count.zero_()
-        return Bad(int(self.bad_number), count, distributed.mean(self.bad_last, self.world).tolist())
+        return Bad(int(self.bad_number), count, self.named(self.bad_last))
 
 
 @contextlib.contextmanager
@@ -179,7 +182,7 @@ def why_not_captured(config: TrainConfig, world: World) -> str | None:
     return None if config.capture else "--no-capture"
 
 
-def make_optimizer(model: DKM, config: TrainConfig, world: World) -> torch.optim.Optimizer:
+def make_optimizer(model: Model, config: TrainConfig, world: World) -> torch.optim.Optimizer:
     """Adam or AdamW, in the form that takes its learning rate from the device and can skip a step there."""
     lr = torch.tensor(config.lr, device=world.device)
     capturable = why_not_captured(config, world) is None

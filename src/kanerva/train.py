@@ -14,16 +14,17 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import checkpoint, data, distributed, kernels, storage
+from . import checkpoint, distributed, kernels, storage
 from .checkpoint import Run
 from .checks import deep_checks
-from .config import DataConfig, ModelConfig, RunConfig, TrainConfig
+from .config import RunConfig, TrainConfig
 from .data import ClassImages
 from .distributed import World
 from .evaluate import Score, evaluate
 from .log import Log
-from .models.dkm import DKM
-from .step import VALUES, Bad, Step, learning_rate, make_optimizer, why_not_captured
+from .models import MODELS, BaseConfig
+from .models.base import Preparation
+from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
 
 
 class NonFinite(RuntimeError):
@@ -41,7 +42,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
     c = config.train
     if c.batch % world.size:
         raise ValueError(f"batch: expected a multiple of the {world.size} processes, got {c.batch}")
-    images, test = load_images(config.data, world.device)
+    images, test = config.data.load(world.device)
     config = dataclasses.replace(config, model=fit(config.model, images))
     said = describe(config, world)  # before anything is made: a write that cannot be had is an error
     with contextlib.ExitStack() as stack:
@@ -98,14 +99,12 @@ def new_run(config: RunConfig, world: World) -> Run:
     """A model with its first weights, its optimiser and its average."""
     c = config.train
     torch.manual_seed(c.seed)
-    model = DKM(config.model).to(world.device)
+    model = MODELS[config.model.kind](config.model).to(world.device)
+    if not any(True for _ in model.parameters()):
+        raise ValueError(f"model: expected one to train, got {config.model.kind}, which has nothing to learn")
     precision, compiled = how(c, world)
-    model.codec_dtype = torch.bfloat16 if precision == "bfloat16" else None
-    model.backend = c.write
-    average = AveragedModel(model, device=world.device) if c.average else None
-    if compiled:
-        model.encoder.compile()
-        model.decoder.compile()
+    model.prepare(Preparation(torch.bfloat16 if precision == "bfloat16" else None, compiled, c.write))
+    average = AveragedModel(model, device=world.device) if c.average else None  # its copy is not compiled
     return Run(config, model, average, make_optimizer(model, c, world))
 
 
@@ -119,13 +118,6 @@ def how(config: TrainConfig, world: World) -> tuple[str, bool]:
     return precision, compiled
 
 
-def writing(config: RunConfig, device: str) -> str:
-    """How a run's memory is written on a device, and why so."""
-    m = config.model
-    job = kernels.Job(device, torch.float32, m.rows, m.code, m.iterations, m.block)
-    return "{} ({})".format(*kernels.choose(job, config.train.write))
-
-
 def describe(config: RunConfig, world: World) -> str:
     """Where and how a run computes."""
     c = config.train
@@ -134,22 +126,11 @@ def describe(config: RunConfig, world: World) -> str:
     captured = "each step is one graph launch" if obstacle is None else f"steps are not captured: {obstacle}"
     precision, compiled = how(c, world)
     codec = f"codec: {precision}{', compiled' if compiled else ''}"
-    return f"device: {device}; write: {writing(config, world.device.type)}; {codec}; {captured}"
+    own = MODELS[config.model.kind].says(config.model, world.device.type, c.write)
+    return "; ".join(filter(None, (f"device: {device}", own, codec, captured)))
 
 
-def load_images(config: DataConfig, device: torch.device | str = "cpu") -> tuple[ClassImages, ClassImages]:
-    """The training and test images, on a device."""
-    taken = {"glyphs": (), "omniglot": ("data_dir",)}.get(config.dataset, ("size", "binary", "invert", "channels"))
-    blank = DataConfig()
-    for name in ("data_dir", "size", "binary", "invert", "channels"):
-        if name not in taken and getattr(config, name) != getattr(blank, name):
-            raise ValueError(f"{name}: not an option of {config.dataset}, got {getattr(config, name)!r}")
-    options: dict[str, Any] = {name: getattr(config, name) for name in taken}
-    train, test = (data.load(config.dataset, split, **options) for split in ("train", "test"))
-    return train.to(device), test.to(device)
-
-
-def fit(config: ModelConfig, images: ClassImages) -> ModelConfig:
+def fit(config: BaseConfig, images: ClassImages) -> BaseConfig:
     """Give the model the images' shape and likelihood."""
     return dataclasses.replace(config, image=images.shape, likelihood="bernoulli" if images.binary else "gaussian")
 
@@ -162,7 +143,7 @@ def handle_nonfinite(run: Run, bad: Bad | None, folder: Path, world: World, log:
     """Say which step and values went wrong; stop with the state saved to look at, or go on without this step."""
     if bad is None:
         return
-    text = f"step {bad.step}: " + ", ".join(f"{k} {v:.4g}" for k, v in zip(VALUES, bad.values, strict=True))
+    text = f"step {bad.step}: " + ", ".join(f"{k} {v:.4g}" for k, v in bad.values.items())
     if run.config.train.nonfinite == "skip":
         log.nonfinite(bad.step, text + (f"; {bad.steps - 1} more by step {run.step}" if bad.steps > 1 else ""))
         return

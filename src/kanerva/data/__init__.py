@@ -25,7 +25,7 @@ SETS: dict[str, Callable[..., ClassImages]] = {
 SPLITS = ("train", "test")
 
 
-def load(name: str | os.PathLike[str], split: str = "train", **options: Any) -> ClassImages:
+def load(name: str | os.PathLike[str], split: str = "train", **given: Any) -> ClassImages:
     """Load one split of a data set; the classes (or at least the images) of the two splits are disjoint.
 
     name: "glyphs"; "omniglot" (option data_dir); or a folder or array file of your own (options of
@@ -33,22 +33,34 @@ def load(name: str | os.PathLike[str], split: str = "train", **options: Any) -> 
     """
     if split not in SPLITS:
         raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}{nearest(split, SPLITS)}")
-    key = os.fspath(name)
-    if key not in SETS:
-        if not _is_path(name):
-            raise ValueError(
-                f"name: expected one of {', '.join(SETS)}, or a path to a folder of images or an .npy or .npz "
-                f"file, got {key!r}{nearest(key, SETS)}"
-            )
-        key, options = "images", {"path": name, **options}
-    known = [option for option in inspect.signature(SETS[key]).parameters if option != "split"]
-    for option in options:
+    key, known = find(name), options(name)
+    if key != os.fspath(name):
+        given = {"path": name, **given}
+    for option in given:
         if option not in known:
             raise TypeError(
                 f"{option}: expected an option of {key} ({', '.join(known) or 'it has none'})"
                 f"{nearest(option, known)}"
             )
-    return SETS[key](split, **options)
+    return SETS[key](split, **given)
+
+
+def find(name: str | os.PathLike[str]) -> str:
+    """The data set of a name, or "images" for a path; any other name is an error."""
+    key = os.fspath(name)
+    if key in SETS:
+        return key
+    if not _is_path(name):
+        raise ValueError(
+            f"name: expected one of {', '.join(SETS)}, or a path to a folder of images or an .npy or .npz "
+            f"file, got {key!r}{nearest(key, SETS)}"
+        )
+    return "images"
+
+
+def options(name: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The options of a data set, which are those of its `load`."""
+    return tuple(option for option in inspect.signature(SETS[find(name)]).parameters if option != "split")
 
 
 def _is_path(name: str | os.PathLike[str]) -> bool:

@@ -9,31 +9,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .. import __version__, storage
-from ..config import data_config
 from ..data import ClassImages
 from ..distributed import choose
 from ..files import atomic_write
-from ..models.dkm import DKM, load
 from ..progress import bar
-from ..train import load_images
-
-
-class Subject(NamedTuple):
-    """A trained model, and images of classes that it has seen and has not."""
-
-    name: str
-    model: DKM
-    seen: ClassImages
-    unseen: ClassImages
-    about: dict[str, Any]
-    """Where the model comes from, for the file of results."""
+from ..subject import Subject as Subject
+from ..subject import find
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +44,8 @@ class Experiment:
     """Where results go, NAME.json and figures beside it; otherwise to experiments/ in the first run's folder."""
 
     NAME: ClassVar[str]
+    NEEDS: ClassVar[str | None] = None
+    """The one kind of model that it is about; None: any."""
     SMOKE: ClassVar[dict[str, Any]]
     """Smaller values of its own flags, for --smoke."""
 
@@ -75,9 +65,9 @@ class Experiment:
         work = dataclasses.replace(self, **self.SMOKE) if self.smoke else self
         began = time.perf_counter()
         models = []
-        for place in work.checkpoint:
-            subject = find(place, work)
-            generator = torch.Generator(subject.model.R0.device).manual_seed(work.seed)
+        device = choose(work.device)
+        for subject in find(work.checkpoint, device, work.dataset, work.data_dir, work.NEEDS):
+            generator = torch.Generator(device).manual_seed(work.seed)
             with torch.no_grad(), bar(f"{work.NAME}: {subject.name}", work.rounds) as advance:
                 result = work.run(subject, generator, lambda: advance(1))
             models.append({"name": subject.name, **subject.about, "result": result})
@@ -107,18 +97,6 @@ class Experiment:
         if self.checkpoint[0] in storage.shipped() or not (first.is_dir() or first.suffix):
             folder = Path("runs") / first
         return folder / "experiments" / f"{self.NAME}.json"
-
-
-def find(place: str, work: Experiment) -> Subject:
-    """Load a model and the images that it is to be tried with."""
-    model = load(place).to(choose(work.device))
-    path = storage.find(place)
-    _, saved = storage.load(path)
-    config = data_config(saved, str(path), work.dataset, work.data_dir)
-    seen, unseen = load_images(config, choose(work.device))
-    name = place if not Path(place).exists() else Path(place).name if Path(place).is_dir() else Path(place).stem
-    about = {"checkpoint": place, "step": saved.get("step"), "crc32": saved.get("crc32"), "dataset": config.dataset}
-    return Subject(name, model, seen, unseen, about)
 
 
 def save(path: Path, results: dict[str, Any]) -> None:

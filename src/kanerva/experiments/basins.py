@@ -18,7 +18,7 @@ from torch import Tensor
 from .. import checks
 from ..data import corruption
 from ..memory import MemoryState
-from ..models.dkm import DKM
+from ..models import DKM
 from ..recall.methods import Memory
 from . import base
 from .base import Experiment, Subject

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from .. import objective
 from ..data import episodes
-from ..likelihood import dequantise
-from ..models.dkm import DKM
+from ..models import DKM
 from .base import Experiment, Subject, distances, means
 
 # Images in one pass of the codec, which then stays well below a gigabyte.
@@ -71,15 +70,15 @@ def measure(model: DKM, x: Float[Tensor, "B T c h w"], generator: torch.Generato
     """NAMES of each episode, a few episodes at a time."""
     parts = []
     for some in x.split(max(1, AT_ONCE // x.shape[1])):
-        binary = model.config.likelihood == "bernoulli"
-        terms = model(some if binary else dequantise(some, generator), generator)
-        parts.append(torch.cat([objective.parts(terms), readout(model, some)]))
+        terms = model(model.dequantise(some, generator), generator)
+        found = objective.parts(terms)
+        parts.append(torch.cat([torch.stack([found[name] for name in objective.NAMES]), readout(model, some)]))
     return torch.cat(parts, dim=1)
 
 
 def readout(model: DKM, x: Float[Tensor, "B T c h w"]) -> Float[Tensor, "3 B"]:
     """Write episodes, read every image once, and compare what comes with what was written [sec. 3.4]."""
-    read = model.recall(model.write(x), x, steps=1).x[0]
+    read = model.recall(model.write(x), x, 1, model.READ).x[0]
     apart = distances(read, x)
     own = apart.diagonal(dim1=-2, dim2=-1)
     right = own <= apart.amin(-1)

@@ -17,8 +17,9 @@ from .. import checks
 from ..data import corruption
 from ..data.corruption import Cue
 from ..memory import MemoryState
-from ..models.dkm import DKM
-from ..recall.methods import Memory, Recall
+from ..models import DKM
+from ..recall.methods import Memory
+from ..recall.trajectory import Recall
 from . import base
 from .base import Experiment, Subject
 
@@ -194,7 +195,7 @@ def recall(model: DKM, episode: Episode, cell: Cell, method: str, steps: int, ge
     """Recall in one of the ways; only descent can be told anything, and only the chain draws."""
     cue = episode.cue(cell)
     if method == "least-squares":
-        return model.recall(episode.state, cue.x, steps)
+        return model.recall(episode.state, cue.x, steps, "least-squares")
     if method == "stochastic":
         return model.recall(episode.state, cue.x, steps, "stochastic", generator=generator)
     noise, mask = cell.noise if method == "descent, told" else None, cue.mask if cell.known else None

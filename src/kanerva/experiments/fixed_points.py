@@ -13,7 +13,7 @@ from torch import Tensor
 from ..checks import deep_checks
 from ..likelihood import LEVEL
 from ..memory import MemoryState
-from ..models.dkm import DKM
+from ..models import DKM
 from ..recall.methods import Memory
 from .base import Experiment, Subject, distinct, mean, means, pack
 
@@ -52,6 +52,7 @@ class FixedPoints(Experiment):
     """Most steps of recall."""
 
     NAME: ClassVar[str] = "fixed-points"
+    NEEDS: ClassVar[str | None] = "dkm"
     SMOKE: ClassVar[dict[str, Any]] = {"length": 6, "episodes": 2, "steps": 12}
 
     @property
@@ -66,7 +67,7 @@ class FixedPoints(Experiment):
             stored, others = distinct(subject.unseen, 1, 2 * self.length, generator)[0].split(self.length)
             state = model.write(stored)
             for name, cues in (("stored", stored), ("others", others)):
-                path = model.recall(state, cues, self.steps).x
+                path = model.recall(state, cues, self.steps, "least-squares").x
                 smooth = settle(model, exact, state, cues, path[-1], self.steps)
                 found[name].append(follow(path, stored, name == "stored", smooth))
                 tick()

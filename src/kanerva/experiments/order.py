@@ -12,7 +12,7 @@ from .. import checks, memory
 from ..data import ClassImages
 from ..likelihood import dequantise
 from ..memory import MemoryState
-from ..models.dkm import DKM
+from ..models import DKM
 from .base import Experiment, Subject, distinct, mean
 
 
@@ -39,6 +39,7 @@ class Order(Experiment):
     """Images addressed against the same memory and written at once."""
 
     NAME: ClassVar[str] = "order"
+    NEEDS: ClassVar[str | None] = "dkm"
     SMOKE: ClassVar[dict[str, Any]] = {
         "length": 8,
         "episodes": 3,

@@ -16,7 +16,8 @@ from torch import Tensor
 from .. import checks
 from ..likelihood import LEVEL
 from ..memory import MemoryState
-from ..recall.methods import METHODS, Recall, mixing
+from ..recall.methods import METHODS, mixing
+from ..recall.trajectory import Recall
 from . import base
 from .base import Experiment, Subject
 from .denoising import chosen, rises

@@ -1,48 +1,56 @@
-"""DKM: owns every parameter and strings the parts together. No loop over time and no linear algebra here."""
+"""DKM: the Dynamic Kanerva Machine. It strings the parts together; no loop over time and no linear algebra here."""
 
 import math
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .. import checks, kernels, memory, storage
-from ..codec import Decoder, Encoder
-from ..config import ModelConfig, from_dict, to_dict
-from ..likelihood import Bernoulli, Gaussian, Likelihood
+from .. import checks, kernels, memory
 from ..memory import Inverse, MemoryState
 from ..recall import methods as dynamics
-from ..recall.methods import Recall
+from .base import CodecModel, CodecModelConfig, Preparation, Recall, Terms
 
 
-class Terms(NamedTuple):
-    """The terms of the bounds, in nats; objective.py weighs them."""
+@dataclass(frozen=True)
+class DKMConfig(CodecModelConfig):
+    """A codec around a memory of K rows for codes of C numbers."""
 
-    log_lik: Float[Tensor, "*b T"]
-    log_lik_auto: Float[Tensor, "*b T"]
-    kl_weights: Float[Tensor, "*b T"]
-    kl_memory: Float[Tensor, "*b"]
+    kind: ClassVar[str] = "dkm"
+
+    rows: int = 32
+    """K, the rows of the memory."""
+    weights: Literal["isotropic", "full"] = "isotropic"
+    """Covariance of q(w): one learned variance (the paper), or the exact posterior's times a learned scale."""
+    iterations: int = 1
+    """Address-and-update rounds for each pattern written (the optional step of Algorithm 1)."""
+    block: int = 1
+    """Patterns addressed against the same memory and written at once; 1 is the paper."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.fields(self, rows=1, iterations=1, block=1)
 
 
-class DKM(nn.Module):
+class DKM(CodecModel):
     """The Dynamic Kanerva Machine [sec. 3]: write images into a memory, recall them from cues, draw new ones."""
 
-    def __init__(self, config: ModelConfig | None = None) -> None:
-        super().__init__()
-        self.config = config = config or ModelConfig()
-        self.encoder = Encoder(config.image, config.code, config.codec)
-        self.decoder = Decoder(config.image, config.code, config.codec)
+    TITLE = "Dynamic Kanerva Machine"
+    METHODS = ("descent", "least-squares", "stochastic")
+    READ = "least-squares"
+    Config = DKMConfig
+
+    config: DKMConfig
+
+    def __init__(self, config: DKMConfig | None = None) -> None:
+        super().__init__(config)
         # start values of app. B; variances are learned through their logarithms
-        self.R0 = nn.Parameter(torch.randn(config.rows, config.code))
+        self.R0 = nn.Parameter(torch.randn(self.config.rows, self.config.code))
         self.log_prior_var = nn.Parameter(torch.tensor(0.0))
         self.log_weight_var = nn.Parameter(torch.tensor(math.log(0.3)))
         self.log_noise_var = nn.Parameter(torch.tensor(0.0))
-        if config.likelihood == "gaussian":
-            self.log_scale = nn.Parameter(torch.tensor(0.0))
-        self.codec_dtype: torch.dtype | None = None
-        """bfloat16 runs the codec in it; the memory stays in float32."""
         self.backend: str = "auto"
         """How an episode is written; auto takes the fastest that fits."""
 
@@ -60,23 +68,6 @@ class DKM(nn.Module):
     def noise_var(self) -> Float[Tensor, ""]:
         """σ²_ξ, the variance of codes around what the memory reads."""
         return self.log_noise_var.exp()
-
-    def encode(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b C"]:
-        """Images to codes, z = e(x)."""
-        self.check_images(x)
-        with self._codec_precision(x):
-            z = self.encoder(x.flatten(0, -4) if x.ndim > 3 else x[None])
-        return z.to(self.R0.dtype).reshape(*x.shape[:-3], self.config.code)
-
-    def decode(self, z: Float[Tensor, "*b C"]) -> Likelihood:
-        """Codes to distributions over images, p(x | z) = d(z)."""
-        checks.tensor("z", z, ("C",), {"C": self.config.code}, like=self.R0, source="the model's code size")
-        with self._codec_precision(z):
-            out = self.decoder(z.flatten(0, -2) if z.ndim > 1 else z[None])
-        out = out.to(self.R0.dtype).reshape(*z.shape[:-1], *self.config.image)
-        if self.config.likelihood == "bernoulli":
-            return Bernoulli(out)
-        return Gaussian(out, self.config.min_scale + self.log_scale.exp())
 
     def prior(self, batch: tuple[int, ...] = ()) -> MemoryState:
         """The memory before anything is written."""
@@ -124,15 +115,15 @@ class DKM(nn.Module):
         state: MemoryState,
         x: Float[Tensor, "*b Q c h w"],
         steps: int = 15,
-        method: str = "least-squares",
+        method: str | None = None,
         **options: Any,
     ) -> Recall:
         """Clean up cues by attractor dynamics: a trajectory of `steps` images, weights and energies [sec. 3.5].
 
-        method: least-squares (the paper's), descent (knows, or finds out, how cues were corrupted, and never raises
-        the energy) or stochastic. Options are those of `dynamics.recall`.
+        method: descent (knows, or finds out, how cues were corrupted, and never raises the energy; the default),
+        least-squares (the paper's) or stochastic. Options are those of `dynamics.recall`.
         """
-        return dynamics.recall(self, state, x, steps, method, **options)
+        return dynamics.recall(self, state, x, steps, self.method(method), **options)
 
     def sample(
         self,
@@ -140,14 +131,14 @@ class DKM(nn.Module):
         n: int,
         steps: int = 15,
         generator: torch.Generator | None = None,
-        method: str = "least-squares",
+        method: str | None = None,
         **options: Any,
     ) -> Recall:
         """Draw n images like those written: w ~ p(w), then attractor dynamics [sec. 3.5].
 
-        Options are those of `dynamics.sample`: temperature, callback.
+        method: least-squares unless another is named. Options: `dynamics.sample`'s temperature, callback.
         """
-        return dynamics.sample(self, state, n, steps, generator, method, **options)
+        return dynamics.sample(self, state, n, steps, generator, self.method(method or self.READ), **options)
 
     def energy(
         self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
@@ -179,9 +170,30 @@ class DKM(nn.Module):
         noise = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)
         return w + self.weight_var.sqrt() * noise
 
-    def save(self, path: str | Path) -> None:
-        """Write the model to one safetensors file, config included; `kanerva.load` reads it."""
-        storage.save(path, {f"model.{k}": v for k, v in self.state_dict().items()}, {"model": to_dict(self.config)})
+    def energy_at(self, state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q"]:
+        """The energy of images with their own addresses."""
+        at = dynamics.Memory.of(self, state)
+        w = at.address(x)
+        return at.energy(at.decode(w), x, w)
+
+    def kept(self, length: int) -> int:
+        """R and U, whatever is written."""
+        return self.config.rows * (self.config.code + self.config.rows)
+
+    def options(self, method: str) -> tuple[str, ...]:
+        """What each recall can be told."""
+        return {"descent": ("noise", "mask"), "stochastic": ("temperature", "generator")}.get(method, ())
+
+    def prepare(self, how: Preparation) -> None:
+        """Set the codec's precision, compile it, and say how to write."""
+        super().prepare(how)
+        self.backend = how.write
+
+    @classmethod
+    def says(cls, config: DKMConfig, device: str, write: str) -> str:
+        """How the memory is written on a device, and why so."""
+        job = kernels.Job(device, torch.float32, config.rows, config.code, config.iterations, config.block)
+        return "write: {} ({})".format(*kernels.choose(job, write))
 
     def _write(self, state: MemoryState, z: Float[Tensor, "*b T C"]) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
         return kernels.write(state, z, self.noise_var, *self._how())
@@ -202,40 +214,3 @@ class DKM(nn.Module):
         read = memory.read(state, self.draw_weights(w, state, inverse, generator))
         both = self.decode(torch.stack([read, z])).log_prob(x.expand(2, *x.shape))
         return both[0], both[1]
-
-    def _codec_precision(self, x: Tensor) -> torch.autocast:
-        return torch.autocast(
-            x.device.type, self.codec_dtype or torch.bfloat16, enabled=self.codec_dtype is not None
-        )
-
-    def check_images(self, x: Tensor, *axes: str) -> None:
-        """Check images, with any named axes before them."""
-        image = self.config.image
-        if x.ndim < 3 + len(axes) or tuple(x.shape[-3:]) != tuple(image):
-            wanted = ", ".join(("*b", *axes, *map(str, image)))
-            raise ValueError(f"x: expected images of shape ({wanted}), got {tuple(x.shape)}")
-        if x.dtype != self.R0.dtype or x.device != self.R0.device:
-            raise TypeError(
-                f"x: expected {self.R0.dtype} on {self.R0.device} like the model, got {x.dtype} on {x.device}"
-            )
-        if checks.deep(x):
-            low, high = (0.0, 1.0) if self.config.likelihood == "bernoulli" else (-1.5, 1.5)
-            if x.numel() and not (x.detach().amin() >= low and x.detach().amax() <= high):
-                wanted = "[0, 1]" if self.config.likelihood == "bernoulli" else "about [−1, 1]"
-                raise ValueError(
-                    f"x: expected pixels on {wanted} for a {self.config.likelihood} likelihood, got "
-                    f"{float(x.amin()):.3g} to {float(x.amax()):.3g}"
-                )
-
-
-def load(path: str | Path) -> DKM:
-    """Load a model that comes along ("omniglot"), or what `DKM.save` or training wrote (a file, or a run's folder).
-
-    Weights are the averaged ones where there are any.
-    """
-    path = storage.find(path)
-    tensors, about = storage.load(path)
-    with torch.inference_mode(False):  # a model that could not be differentiated would be a surprise later
-        model = DKM(from_dict(ModelConfig, about.get("model"), f"{path}: model"))
-    storage.fill(model, storage.part(tensors, "average.") or storage.part(tensors, "model."), str(path))
-    return model.eval()

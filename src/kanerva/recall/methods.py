@@ -9,7 +9,7 @@ rest repeats the last.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,7 @@ from .. import checks, memory
 from ..likelihood import Bernoulli, Likelihood
 from ..memory import Inverse, MemoryState
 from . import descent
+from .trajectory import Callback, Recall, Step
 
 if TYPE_CHECKING:
     from ..models.dkm import DKM
@@ -37,25 +38,6 @@ STILL = 1e-2
 DRAWS = 64
 # Temperatures and variances beyond this are infinities to float32.
 MOST = 1e20
-
-
-class Recall(NamedTuple):
-    """A trajectory of S steps from Q cues for each of B memories."""
-
-    x: Float[Tensor, "S *b Q c h w"]
-    w: Float[Tensor, "S *b Q K"]
-    energy: Float[Tensor, "S *b Q"]
-
-
-class Step(NamedTuple):
-    """Where all cues are after a step, with the energy of x and w together."""
-
-    x: Float[Tensor, "*b Q c h w"]
-    w: Float[Tensor, "*b Q K"]
-    energy: Float[Tensor, "*b Q"]
-
-
-Callback = Callable[[int, Step], None]
 
 
 class Options(NamedTuple):

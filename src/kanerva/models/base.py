@@ -1,0 +1,272 @@
+"""What training, evaluation and experiments ask of any model, and the codec that most of them share."""
+
+import dataclasses
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .. import checks, storage
+from ..codec import CodecConfig, Decoder, Encoder
+from ..data import ClassImages
+from ..fields import to_dict
+from ..likelihood import Bernoulli, Gaussian, Likelihood, dequantise
+from ..recall.trajectory import Recall as Recall
+
+
+@dataclasses.dataclass(frozen=True)
+class BaseConfig:
+    """What every model knows of its images; a model's own config adds its sizes."""
+
+    kind: ClassVar[str]
+    """The model's name in `kanerva.MODELS`."""
+
+    image: tuple[int, int, int] = (1, 28, 28)
+    """Channels, height and width of an image; training takes them from the data."""
+    likelihood: Literal["bernoulli", "gaussian"] = "bernoulli"
+    """bernoulli for binary images, gaussian for grey and colour; training takes it from the data."""
+
+    def __post_init__(self) -> None:
+        checks.fields(self, image=1)
+
+    @property
+    def binary(self) -> bool:
+        """Whether images are binary; otherwise they are grey or colour, on [−1, 1]."""
+        return self.likelihood == "bernoulli"
+
+    @classmethod
+    def of_kind(cls, kind: str) -> "type[BaseConfig]":
+        """The config of another kind of model."""
+        from . import find
+
+        return find(kind).Config
+
+
+@dataclasses.dataclass(frozen=True)
+class CodecModelConfig(BaseConfig):
+    """A model whose images go through a codec."""
+
+    code: int = 100
+    """C, the size of a code."""
+    min_scale: float = 1 / 128
+    """Least standard deviation of the gaussian likelihood: one grey level."""
+    codec: CodecConfig = dataclasses.field(default_factory=CodecConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.fields(self, code=1, min_scale=1e-6)  # any standard deviation that float32 can divide by
+
+
+class Terms(NamedTuple):
+    """The terms of a model's bound, in nats; None for what it does not have. objective.py weighs them."""
+
+    log_lik: Float[Tensor, "*b T"]
+    """ln p(x | what was inferred, memory)."""
+    log_lik_auto: Float[Tensor, "*b T"] | None = None
+    """ln p(x | decoder(encoder(x))): the codec alone."""
+    kl_weights: Float[Tensor, "*b T"] | None = None
+    """The divergence of what is inferred for each image from its prior: weights, keys, or a latent."""
+    kl_memory: Float[Tensor, "*b"] | None = None
+    """The divergence of the written memory from the blank one."""
+
+
+class Preparation(NamedTuple):
+    """How a run is to compute."""
+
+    codec_dtype: torch.dtype | None
+    """bfloat16 runs the codec in it; None leaves it as it is."""
+    compiled: bool
+    """Whether to compile the codec."""
+    write: str
+    """How an episode is written into the memory: a backend of `kanerva.kernels`, or auto."""
+
+
+class Model(nn.Module):
+    """A memory for images: write a set of them, recall them from cues, draw more like them.
+
+    A subclass says what it is (TITLE, METHODS, Config) and has `forward`, `write`, `recall`, `sample` and `kept`.
+    The other methods have defaults. One line in `kanerva.MODELS` makes it known to every command.
+    """
+
+    TITLE: ClassVar[str]
+    """Its full name, for people."""
+    METHODS: ClassVar[tuple[str, ...]]
+    """The names of its recalls, the best first; `recall` takes the first where none is named."""
+    READ: ClassVar[str | None] = None
+    """The recall whose first step is one plain read of the memory; None: the first of METHODS."""
+    UNTRAINED: ClassVar[bool] = False
+    """Whether it can be used as it is created: it has nothing to train."""
+    Config: ClassVar[type[BaseConfig]]
+
+    config: BaseConfig
+
+    def __init__(self, config: BaseConfig | None = None) -> None:
+        super().__init__()
+        self.config = config if config is not None else self.Config()
+        if not isinstance(self.config, self.Config):
+            raise TypeError(f"config: expected a {self.Config.__name__}, got {type(config).__name__}")
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the model's own: images and codes must have its dtype and device."""
+        return next(chain(self.parameters(), self.buffers()))
+
+    @property
+    def device(self) -> torch.device:
+        return self.like.device
+
+    # What a model must have
+
+    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
+        """Write an episode, read every image of it, and return the terms of the bound."""
+        raise NotImplementedError
+
+    def write(self, x: Float[Tensor, "*b T c h w"], state: Any = None) -> Any:
+        """Write images into a memory, a blank one unless `state` says which; returns a NamedTuple of tensors."""
+        raise NotImplementedError
+
+    def recall(
+        self, state: Any, x: Float[Tensor, "*b Q c h w"], steps: int = 15, method: str | None = None, **options: Any
+    ) -> Recall:
+        """Clean up cues in `steps` steps; with no method named, by the first of METHODS."""
+        raise NotImplementedError
+
+    def sample(
+        self,
+        state: Any,
+        n: int,
+        steps: int = 15,
+        generator: torch.Generator | None = None,
+        method: str | None = None,
+        **options: Any,
+    ) -> Recall:
+        """Draw n images like those written, and improve them by the steps of recall."""
+        raise NotImplementedError
+
+    def kept(self, length: int) -> int:
+        """How many floats (32 bits each) a memory of `length` images keeps."""
+        raise NotImplementedError
+
+    # What a model may have
+
+    def online(
+        self, x: Float[Tensor, "*b T c h w"], intermediate: int = 0, generator: torch.Generator | None = None
+    ) -> list[Terms]:
+        """The terms of the one-pass bound B_T, and of earlier B_t."""
+        raise ValueError(f"bound: expected L for {self.config.kind}, which has no one-pass bound B")
+
+    def options(self, method: str) -> tuple[str, ...]:
+        """The names of what a recall can be told: noise, mask, temperature, generator, …"""
+        return ()
+
+    def energy_at(self, state: Any, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q"] | None:
+        """The energy of images as they are; None where a model has no energy."""
+        return None
+
+    @classmethod
+    def on(cls, model: "Model") -> "Model":
+        """A model of this class on the codes of another model's codec."""
+        raise ValueError(f"{cls.Config.kind}: expected no codec, which it does not use")
+
+    def adapt(self, images: ClassImages) -> None:
+        """Take what a model without training needs to know from training images, the same every time."""
+
+    def prepare(self, how: Preparation) -> None:
+        """Make ready for training."""
+
+    @classmethod
+    def says(cls, config: Any, device: str, write: str) -> str:
+        """How a model with this config would compute on a device, for the log of a run; empty: nothing to say."""
+        return ""
+
+    # What every model has
+
+    def method(self, name: str | None) -> str:
+        """The recall of a name, or the best one; an unknown name is an error."""
+        name = self.METHODS[0] if name is None else name
+        if name not in self.METHODS:
+            raise ValueError(f"method: expected one of {', '.join(self.METHODS)}, got {name!r}")
+        return name
+
+    def check_images(self, x: Any, *axes: str) -> None:
+        """Check images, with any named axes before them."""
+        wanted = ", ".join(("*b", *axes, *map(str, self.config.image)))
+        if not isinstance(x, Tensor):
+            raise TypeError(f"x: expected a tensor of shape ({wanted}), got {type(x).__name__}")
+        if x.ndim < 3 + len(axes) or tuple(x.shape[-3:]) != tuple(self.config.image):
+            raise ValueError(f"x: expected images of shape ({wanted}), got {tuple(x.shape)}")
+        if x.dtype != self.like.dtype or x.device != self.like.device:
+            raise TypeError(
+                f"x: expected {self.like.dtype} on {self.like.device} like the model, got {x.dtype} on {x.device}"
+            )
+        if checks.deep(x):
+            low, high = (0.0, 1.0) if self.config.binary else (-1.5, 1.5)
+            if x.numel() and not (x.detach().amin() >= low and x.detach().amax() <= high):
+                wanted = "[0, 1]" if self.config.binary else "about [−1, 1]"
+                raise ValueError(
+                    f"x: expected pixels on {wanted} for a {self.config.likelihood} likelihood, got "
+                    f"{float(x.amin()):.3g} to {float(x.amax()):.3g}"
+                )
+
+    def dequantise(
+        self, x: Float[Tensor, "*b c h w"], generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*b c h w"]:
+        """Images to be scored: grey levels are spread over their width, so that a density has something to fit."""
+        return x if self.config.binary else dequantise(x, generator)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to one safetensors file, config included; `kanerva.load` reads it."""
+        storage.save(path, {f"model.{k}": v for k, v in self.state_dict().items()}, {"model": to_dict(self.config)})
+
+
+class CodecModel(Model):
+    """A model whose images go through an encoder and a decoder."""
+
+    config: CodecModelConfig
+
+    def __init__(self, config: CodecModelConfig | None = None) -> None:
+        super().__init__(config)
+        c = self.config
+        self.encoder = Encoder(c.image, c.code, c.codec)
+        self.decoder = Decoder(c.image, c.code, c.codec)
+        if not c.binary:
+            self.log_scale = nn.Parameter(torch.tensor(0.0))
+        self.codec_dtype: torch.dtype | None = None
+        """bfloat16 runs the codec in it; all else stays in float32."""
+
+    def encode(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b C"]:
+        """Images to codes, z = e(x)."""
+        self.check_images(x)
+        return self.through(self.encoder, x, 3, (self.config.code,))
+
+    def decode(self, z: Float[Tensor, "*b C"]) -> Likelihood:
+        """Codes to distributions over images, p(x | z) = d(z)."""
+        checks.tensor("z", z, ("C",), {"C": self.config.code}, like=self.like, source="the model's code size")
+        return self.likelihood(self.through(self.decoder, z, 1, self.config.image))
+
+    def likelihood(self, out: Float[Tensor, "*b c h w"]) -> Likelihood:
+        """The distribution over images whose logits, or means, the decoder has put out."""
+        if self.config.binary:
+            return Bernoulli(out)
+        return Gaussian(out, self.config.min_scale + self.log_scale.exp())
+
+    def through(
+        self, part: Callable[[Tensor], Tensor], x: Float[Tensor, "..."], axes: int, shape: tuple[int, ...]
+    ) -> Float[Tensor, "..."]:
+        """What a part of the codec makes of the last `axes` axes of x, in the precision of the codec."""
+        batch = x.shape[: x.ndim - axes]
+        dtype = self.codec_dtype
+        with torch.autocast(x.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
+            out = part(x.flatten(0, -axes - 1) if batch else x[None])
+        return out.to(self.like.dtype).reshape(*batch, *shape)
+
+    def prepare(self, how: Preparation) -> None:
+        """Set the codec's precision, and compile it."""
+        self.codec_dtype = how.codec_dtype
+        if how.compiled:
+            self.encoder.compile()
+            self.decoder.compile()

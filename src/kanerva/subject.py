@@ -1,0 +1,102 @@
+"""Models to try, by name or from checkpoints, each with images that it has seen and has not.
+
+A place is a checkpoint, the folder of a run, a pretrained model ("omniglot"), or the name of a model that needs no
+training ("nearest"); "hopfield:PLACE" is Hopfield retrieval on the codes of the model at PLACE.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from . import models, storage
+from .config import DataConfig, RunConfig
+from .data import ClassImages
+from .fields import from_dict
+from .models import Model
+
+
+class Subject(NamedTuple):
+    """A model, and images of classes that it has seen and has not."""
+
+    name: str
+    model: Model
+    seen: ClassImages
+    unseen: ClassImages
+    about: dict[str, Any]
+    """Where the model comes from, for the file of results."""
+
+
+class Source(NamedTuple):
+    """What is known of a model before it is made."""
+
+    place: str
+    kind: str
+    data: DataConfig | None
+    """The images that it was trained on, where it says."""
+    tensors: dict[str, torch.Tensor]
+    about: dict[str, Any]
+    """What its checkpoint says of itself; empty where there is none."""
+
+
+def find(
+    places: Sequence[str],
+    device: torch.device | str = "cpu",
+    dataset: str | None = None,
+    data_dir: str | None = None,
+    needs: str | None = None,
+) -> Iterator[Subject]:
+    """Load models one after another, with the images to try them on; `needs` is the one kind that will do.
+
+    Images are those of a data set that is named, or those that a model was trained on. A model that was trained on
+    none takes those of the first one here that was, or glyphs.
+    """
+    if not places:
+        raise ValueError("checkpoint: expected at least one, got none")
+    sources = [source(place) for place in places]
+    for found in sources:
+        if needs is not None and found.kind != needs:
+            raise ValueError(f"{found.place}: expected a model of kind {needs}, got one of kind {found.kind}")
+    usual = next((found.data for found in sources if found.data is not None), DataConfig())
+    for found in sources:
+        config = (found.data or usual).other(dataset, data_dir)
+        seen, unseen = config.load(device)
+        about = {key: found.about.get(key) for key in ("step", "crc32")}
+        about = {"checkpoint": found.place, "kind": found.kind, **about, "dataset": config.dataset}
+        yield Subject(name(found.place), make(found, seen).to(device), seen, unseen, about)
+
+
+def source(place: str) -> Source:
+    """Read what is at a place."""
+    kind, _, codec = place.partition(":")
+    if kind in models.MODELS and not Path(place).exists():
+        if not models.MODELS[kind].UNTRAINED:
+            raise ValueError(f"{place}: expected a checkpoint of it; kanerva train PRESET --model {kind} makes one")
+        inner = source(codec) if codec else Source(place, kind, None, {}, {})
+        return inner._replace(place=place, kind=kind)
+    path = storage.find(place)
+    tensors, about = storage.load(path)
+    kind = models.config_of(about, str(path)).kind
+    run = about.get("run")
+    trained = None if run is None else from_dict(RunConfig, run, f"{path}: run").data
+    return Source(place, kind, trained, tensors, about)
+
+
+def make(found: Source, seen: ClassImages) -> Model:
+    """The model of a source; one that needs no training looks at images that training would have seen."""
+    if not found.tensors:
+        likelihood = "bernoulli" if seen.binary else "gaussian"
+        model = models.create(found.kind, seen.shape, likelihood)
+    else:
+        model = models.build(found.tensors, found.about, found.place)
+        if model.config.kind != found.kind:
+            model = models.MODELS[found.kind].on(model)
+    model.to(seen.device).adapt(seen)
+    return model.eval()
+
+
+def name(place: str) -> str:
+    """A short name for a place: that of the folder or file, without its ending."""
+    path = Path(place)
+    return place if not path.exists() else path.resolve().name if path.is_dir() else path.stem
