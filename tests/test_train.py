@@ -212,10 +212,12 @@ def test_a_model_that_makes_no_sense_is_refused() -> None:
 
 
 def test_options_that_a_data_set_does_not_have_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="size: not an option of glyphs, got 64"):
+    with pytest.raises(TypeError, match=r"size: expected an option of glyphs \(it has none\)"):
         DataConfig("glyphs", size=64).load()
-    with pytest.raises(ValueError, match=r"data_dir: not an option of .*bits.npz, got"):
+    with pytest.raises(TypeError, match=r"data_dir: expected an option of images \(path, size, binary"):
         dataclasses.replace(tiny(tmp_path).data, data_dir="here").load()
+    with pytest.raises(ValueError, match=r"name: expected one of glyphs, .* got 'glyph'; did you mean 'glyphs'"):
+        DataConfig("glyph", size=64).load()
 
 
 def test_a_model_is_not_scored_on_images_of_another_kind(tmp_path: Path) -> None:

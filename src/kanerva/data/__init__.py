@@ -1,7 +1,8 @@
 """Images by class, and episodes drawn from them.
 
 `load` finds a data set by name (`glyphs`, which needs no download, or `omniglot`) or reads the user's own images
-from a path; `episodes` draws batches of episodes where the images lie; `augment` changes images at random.
+from a path; `episodes` draws batches of episodes where the images lie; `augment` changes images at random. `flips`,
+`noise`, `block`, `half` and `salt_and_pepper` damage images, to be recalled.
 """
 
 import difflib
@@ -13,9 +14,21 @@ from typing import Any
 
 from . import glyphs, images, omniglot
 from .augment import augment
+from .corruption import Cue, block, flips, half, noise, salt_and_pepper
 from .episodes import ClassImages, episodes
 
-__all__ = ["ClassImages", "augment", "episodes", "load"]
+__all__ = [
+    "ClassImages",
+    "Cue",
+    "augment",
+    "block",
+    "episodes",
+    "flips",
+    "half",
+    "load",
+    "noise",
+    "salt_and_pepper",
+]
 
 SETS: dict[str, Callable[..., ClassImages]] = {
     "glyphs": glyphs.load,
