@@ -496,7 +496,7 @@ def own(model: "DKM", state: MemoryState) -> Memory:
     checks.same_kind("state.R", state.R, model.R0)
     if model.R0.is_inference() and not torch.is_inference_mode_enabled():
         raise RuntimeError("model: expected one made outside of inference mode, which descent has to leave")
-    return Memory.of(model, memory._broadcast(MemoryState(*map(copied, state))))
+    return Memory.of(model, MemoryState(*map(copied, state)).broadcast())
 
 
 def copied(x: Tensor) -> Tensor:
