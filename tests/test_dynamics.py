@@ -14,8 +14,11 @@ from cases import normal
 from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory
 from kanerva.data import corruption
 from kanerva.likelihood import Bernoulli, Gaussian
-from kanerva.recall import descent
+from kanerva.recall import descent, search
 from kanerva.recall import methods as dynamics
+from kanerva.recall.chains import mixing
+from kanerva.recall.reader import Reader
+from kanerva.recall.trajectory import Snapshot
 
 BITS = DKMConfig(image=(1, 8, 9), rows=5, code=7, codec=CodecConfig((4, 6)))
 FULL = dataclasses.replace(BITS, weights="full")
@@ -201,15 +204,15 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
     """Against the same energy written down by itself, from the start that the paper's address gives."""
     mean, variance = torch.tensor(5.0).double(), torch.tensor(10.0).double()
     # a model that was not trained weighs nothing
-    monkeypatch.setattr(dynamics, "weight", lambda _: (mean, variance))
+    monkeypatch.setattr(search, "weight", lambda _: (mean, variance))
     m, x = model(config, dtype=torch.float64), images(config, 3, 6, dtype=torch.float64)
     state = m.write(x)
-    at = dynamics.Memory(m, state, m.inverse(state))
+    at = Reader(m, state, m.inverse(state))
     y = images(config, 3, 10, seed=5, dtype=torch.float64)
     mask = corruption.half(y, "top").mask
     assert mask is not None
     with kanerva.deep_checks(False):  # as in recall
-        found = dynamics.infer(at, y, dynamics.Options(noise, mask))
+        found = search.infer(at, y, noise, mask)
 
     def cost(w: Tensor, out: Bernoulli | Gaussian, level: float) -> Tensor:
         if isinstance(out, Bernoulli):
@@ -221,7 +224,7 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
         return usual - (each * mask).sum((-3, -2, -1))
 
     values, vectors = torch.linalg.eigh(m.noise_var * m.inverse(state).P)
-    root = vectors * (dynamics.SHAKE * values).sqrt()[..., None, :]
+    root = vectors * (search.SHAKE * values).sqrt()[..., None, :]
 
     def around(w: Tensor) -> Tensor:
         """The mean cost of weights near w, at the level that is given, or that explains the cue best."""
@@ -232,7 +235,7 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
 
     # below every start, and below no weights at all
     end = around(found)
-    for w in (*dynamics.guesses(at, y, mask), torch.zeros_like(found)):
+    for w in (*search.guesses(at, y, mask), torch.zeros_like(found)):
         start = around(w)
         assert float((end < start).double().mean()) > 0.9
         assert float((start - end).mean()) > 0.2
@@ -242,12 +245,12 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
 def test_what_was_written_is_not_strange(config: DKMConfig) -> None:
     m = model(config, dtype=torch.float64)
     x, other = (images(config, 3, seed=seed, dtype=torch.float64) for seed in (1, 2))
-    at = dynamics.Memory.of(m, m.write(x))
+    at = Reader.of(m, m.write(x))
     basis = memory.span(at.state, m.R0, m.prior_var)
 
     def strange(x: Tensor) -> Tensor:
         sure = Bernoulli(100 * (2 * x - 1)) if config.likelihood == "bernoulli" else Gaussian(x, torch.ones(()))
-        return dynamics.strangeness(at, basis, sure)
+        return search.strangeness(at, basis, sure)
 
     torch.testing.assert_close(strange(x), torch.zeros(3, dtype=torch.float64), rtol=0, atol=1e-9)
     z = m.encode(other)
@@ -259,9 +262,9 @@ def test_what_was_written_is_not_strange(config: DKMConfig) -> None:
 def test_strangeness_has_a_slope() -> None:
     """It is that of the mean image; a mode would not move with w."""
     m = model()
-    at = dynamics.Memory.of(m, m.write(images(BITS, 3)))
+    at = Reader.of(m, m.write(images(BITS, 3)))
     logits = normal(3, *BITS.image, dtype=torch.float32).requires_grad_()
-    dynamics.strangeness(at, memory.span(at.state, m.R0, m.prior_var), Bernoulli(logits)).sum().backward()
+    search.strangeness(at, memory.span(at.state, m.R0, m.prior_var), Bernoulli(logits)).sum().backward()
     assert logits.grad is not None
     assert bool((logits.grad.abs().amax((-3, -2, -1)) > 1e-6).all())
 
@@ -276,7 +279,7 @@ def test_a_search_that_knows_what_was_written_finds_more(monkeypatch: pytest.Mon
         return float((m.recall(state, cue, 1, "descent").x[-1] - some).abs().sum((-3, -2, -1)).mean())
 
     knowing = wrong()
-    monkeypatch.setattr(dynamics, "strangeness", lambda at, basis, likelihood: 0)
+    monkeypatch.setattr(search, "strangeness", lambda at, basis, likelihood: 0)
     assert knowing < 0.95 * wrong()
 
 
@@ -303,12 +306,12 @@ def strokes(n: int) -> Tensor:
 def test_a_known_channel_beats_none() -> None:
     """With a trained model, what explains a cue through the channel is nearer to it than what trusts the cue."""
     m, x = kanerva.load("omniglot").requires_grad_(False), strokes(12)
-    at = dynamics.Memory.of(m, m.write(x))
+    at = Reader.of(m, m.write(x))
     y = corruption.flips(x, 0.2, generator()).x
     errors = {}
     for noise in (0.2, 0.001, None):
         with kanerva.deep_checks(False):
-            found = at.decode(dynamics.infer(at, y, dynamics.Options(noise))).mode()
+            found = at.decode(search.infer(at, y, noise)).mode()
         errors[noise] = float((found - x).abs().sum((-3, -2, -1)).mean())
     assert errors[0.2] < 0.5 * errors[0.001]
     assert errors[None] < 0.5 * errors[0.001]
@@ -318,13 +321,13 @@ def test_a_known_channel_beats_none() -> None:
 def test_inference_with_a_trained_model_beats_its_starts_and_nothing(noise: float | None) -> None:
     """The mean energy around what is found is below that of every start, and of no weights at all, for each cue."""
     m, x = kanerva.load("omniglot").requires_grad_(False), strokes(8)
-    at = dynamics.Memory.of(m, m.write(x))
+    at = Reader.of(m, m.write(x))
     y = corruption.flips(x, 0.2, generator()).x
     with kanerva.deep_checks(False):
-        mean, variance = dynamics.weight(at)
-        starts = dynamics.guesses(at, y, None)
-        found = dynamics.infer(at, y, dynamics.Options(noise))
-    L = torch.linalg.cholesky(dynamics.SHAKE * m.noise_var * m.inverse(at.state).P)
+        mean, variance = search.weight(at)
+        starts = search.guesses(at, y, None)
+        found = search.infer(at, y, noise)
+    L = torch.linalg.cholesky(search.SHAKE * m.noise_var * m.inverse(at.state).P)
     shakes = torch.randn(20, 1, 32, generator=generator()) @ L.mT
 
     def around(w: Tensor) -> Tensor:
@@ -339,7 +342,7 @@ def test_inference_with_a_trained_model_beats_its_starts_and_nothing(noise: floa
 
 def test_the_level_of_flips_is_found_out() -> None:
     m, x = kanerva.load("omniglot").requires_grad_(False), strokes(8)
-    at = dynamics.Memory.of(m, m.write(x))
+    at = Reader.of(m, m.write(x))
     for level in (0.05, 0.15, 0.3):
         y = corruption.flips(x, level, generator()).x
         told, found = (m.recall(at.state, y, 1, "descent", noise=noise).x[0] for noise in (level, None))
@@ -470,19 +473,19 @@ def test_mixing_of_a_chain_with_a_known_memory() -> None:
     for s in range(S):
         x = a * x + normal(n, seed=1000 + s)
         rows.append(x)
-    found = dynamics.mixing(torch.stack(rows))
+    found = mixing(torch.stack(rows))
     torch.testing.assert_close(found.autocorrelation[:4], a ** torch.arange(4).double(), rtol=0.05, atol=0.02)
     assert abs(found.time / 9 - 1) < 0.15
     assert abs(found.effective / (0.9 * S * n / 9) - 1) < 0.15
     assert 0.99 < found.r_hat < 1.02
     apart = torch.stack(rows)[:200] + 20 * torch.arange(n)
-    assert dynamics.mixing(apart).r_hat > 2
+    assert mixing(apart).r_hat > 2
     frozen = torch.arange(n).double().expand(200, n)
-    assert dynamics.mixing(frozen).r_hat == math.inf
-    assert dynamics.mixing(torch.stack(rows)[:, 0]).r_hat < 1.1
+    assert mixing(frozen).r_hat == math.inf
+    assert mixing(torch.stack(rows)[:, 0]).r_hat < 1.1
     for bad in (frozen[:3], frozen[:, :0], frozen * math.nan):
         with pytest.raises(ValueError, match="values: expected"):
-            dynamics.mixing(bad)
+            mixing(bad)
 
 
 # steps, callbacks, and what cannot be
@@ -518,7 +521,7 @@ def test_a_path_that_has_arrived_is_not_walked_on(method: str) -> None:
     if method == "least-squares":
         assert torch.equal(m.recall(state, path.x[-1], 1, "least-squares").x[0], path.x[-1])
     else:
-        on = dynamics.fall(dynamics.Memory.of(m, state), dynamics.Step(path.x[-1], path.w[-1], path.energy[-1]))
+        on = dynamics.fall(Reader.of(m, state), Snapshot(path.x[-1], path.w[-1], path.energy[-1]))
         *_, end = (step for _, step in zip(range(50), on, strict=False))
         assert torch.equal(end.x, path.x[-1])
         assert float(path.energy[-1] - end.energy) < 20 * dynamics.STILL

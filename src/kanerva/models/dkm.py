@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from .. import checks, kernels, memory
 from ..memory import Inverse, MemoryState
 from ..recall import methods as dynamics
+from ..recall.reader import Reader
 from .base import CodecModel, CodecModelConfig, Preparation, Recall, Terms
 
 
@@ -172,7 +173,7 @@ class DKM(CodecModel):
 
     def energy_at(self, state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q"]:
         """The energy of images with their own addresses."""
-        at = dynamics.Memory.of(self, state)
+        at = Reader.of(self, state)
         w = at.address(x)
         return at.energy(at.decode(w), x, w)
 

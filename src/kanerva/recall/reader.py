@@ -1,0 +1,48 @@
+"""A model and a memory that it has written: all that recall, the search and the experiments ask of the two."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor
+
+from .. import memory
+from ..likelihood import Likelihood
+from ..memory import Inverse, MemoryState
+from .trajectory import Snapshot
+
+if TYPE_CHECKING:
+    from ..models.dkm import DKM
+
+
+class Reader(NamedTuple):
+    """A model that reads one written memory, inverted once for all cues and steps."""
+
+    model: "DKM"
+    state: MemoryState
+    inverse: Inverse
+
+    @classmethod
+    def of(cls, model: "DKM", state: MemoryState) -> "Reader":
+        return cls(model, state, model.inverse(state))
+
+    def decode(self, w: Float[Tensor, "*b Q K"]) -> Likelihood:
+        return self.model.decode(memory.read(self.state, w))
+
+    def address(self, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q K"]:
+        return memory.address(self.model.encode(x), self.state, self.model.noise_var, self.inverse)
+
+    def energy(
+        self, likelihood: Likelihood, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
+    ) -> Float[Tensor, "*b Q"]:
+        return self.model.kl_weights(w, self.inverse) - likelihood.log_prob(x)
+
+    def settle(self, w: Float[Tensor, "*b Q K"]) -> Snapshot:
+        """The mode at w, and the energy of the two."""
+        likelihood = self.decode(w)
+        x = likelihood.mode()
+        return Snapshot(x, w, self.energy(likelihood, x, w))
+
+    def curvature(self) -> Float[Tensor, "*b 1 K K"]:
+        """A guess of the energy's inverse Hessian in w: the covariance noise_var P of w given a code."""
+        H: Tensor = (self.model.noise_var * self.inverse.P)[..., None, :, :]
+        return H
