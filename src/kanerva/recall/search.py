@@ -1,7 +1,15 @@
 """Inference from a cue: the weights of the stored image that explains it best, through what has corrupted it.
 
 `infer` is the search. The other functions say what it lowers (`strangeness`, `weight`, `level`) and where it starts
-(`guesses`).
+(`guesses`). That no step raises the energy is not its promise, but that of the descent which comes after it.
+
+What is lowered is not the energy of recall, for three reasons. Its prior, ½ ‖w‖², would shrink what a poor cue
+leaves open towards what all patterns share: a blank half would be completed by a blank. So ‖w‖² is held near that
+of images drawn from the memory. The mean around w is lowered, not the value at w: weights are sampled in training
+too, so that around those of a stored image all reads are alike, while a point that explains a cue's noise stands
+alone. (The mean of ‖w + ε‖² is more than ‖w‖², so w itself is held to somewhat less; a cue's noise enlarges it.)
+And what is strange to the memory costs something, but only once the cue has said where to look: else every cue
+would be drawn to the pattern that is next to its start.
 """
 
 import math
@@ -35,20 +43,13 @@ def infer(
 
         E(w; y) = −ln Σ_x p(y | x) p(x | decoder(Rᵀw)) + ½ (‖w‖² − m)² / v + `strangeness`
 
-    with m and v the mean and variance of ‖w‖² for images drawn from the memory. (The prior's ½ ‖w‖² instead would
-    shrink what a poor cue leaves open towards what all patterns share: a blank half is then completed by a blank.)
-    What is strange to the memory counts only once the cue has said where to look, or every cue would be drawn to
-    the pattern that is next to its start.
-
-    What is lowered is the mean of E at w + ε, ε ~ N(0, ½ noise_var P). Weights are sampled in training too, so that
-    around those of a stored image all reads are alike, while a point that explains a cue's noise stands alone. (The
-    mean of ‖w + ε‖² is more than ‖w‖², so w itself is held to somewhat less than m; a cue's noise enlarges it.)
-    This is a search; that no step raises the energy is the promise of what comes after it.
+    with m and v of `weight`. What is lowered is the mean of E at w + ε, ε ~ N(0, ½ noise_var P).
 
     Bits flipped with probability f: P(y = 1) = (1 − f) p + f (1 − p). Noise added: variances add. Pixels outside
     the mask say nothing. If f, or the variance, is not known, it is one more number to search for. Of several
     starts the one goes on that has come to the least energy.
     Cost, for each cue: 200 evaluations of the decoder with their gradients, 125 of them through the encoder too.
+    Proof: test_inference_*.
     """
     K, (m, var) = at.state.R.shape[-2], weight(at)
     basis = memory.span(at.state, at.model.R0, at.model.prior_var)
