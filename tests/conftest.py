@@ -57,4 +57,4 @@ def no_shape_checks() -> Iterator[None]:
 @pytest.fixture
 def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let recall by descent search for a few steps only, where what is tested is what comes after it."""
-    monkeypatch.setattr("kanerva.recall.methods.STEPS", (5, 5, 10))
+    monkeypatch.setattr("kanerva.recall.search.STEPS", (5, 5, 10))

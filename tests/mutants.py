@@ -1,7 +1,7 @@
 """Break the memory on purpose, one line at a time, and see which tests notice: `make mutants` (about ten minutes).
 
-Each mutant is one edit of src/kanerva/memory.py, made in a copy of the project. All tests run on each. It fails if a
-mutant survives every test, or if a test of the memory notices no mutant at all: such a test could not fail.
+Each mutant is one edit of src/kanerva/memory.py or linalg.py, made in a copy of the project. All tests run on each. It
+fails if a mutant survives every test, or if a test of the memory notices no mutant at all: such a test could not fail.
 """
 
 import functools
@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TARGET = "src/kanerva/memory.py"
-SUITES = ["tests/test_memory.py", "tests/test_gradients.py", "tests/test_properties.py"]
+TARGETS = ["src/kanerva/memory.py", "src/kanerva/linalg.py"]
+SUITES = ["tests/test_memory.py", "tests/test_linalg.py", "tests/test_gradients.py", "tests/test_properties.py"]
 
 MUTANTS = {
     "prior: standard deviation for variance": (
@@ -24,19 +24,19 @@ MUTANTS = {
     ),
     "prior: views instead of copies": ("MemoryState(R.contiguous(), U0.expand", "MemoryState(R, U0.expand"),
     "prior: cut off the graph": ("R = R0.expand", "R = R0.detach().expand"),
-    "address: no ridge": ('L = _cholesky(_ridge(R @ R.mT, noise_var), "R', 'L = _cholesky(_ridge(R @ R.mT, 1e-6), "R'),
-    "address: no ridge, K > C": ("_ridge(R.mT @ R, noise_var)", "_ridge(R.mT @ R, 1e-6)"),
+    "address: no ridge": ('L = cholesky(ridge(R @ R.mT, noise_var), "R', 'L = cholesky(ridge(R @ R.mT, 1e-6), "R'),
+    "address: no ridge, K > C": ("ridge(R.mT @ R, noise_var)", "ridge(R.mT @ R, 1e-6)"),
     "address: ridge is a standard deviation": (
-        "_ridge(R @ R.mT, noise_var)",
-        "_ridge(R @ R.mT, noise_var**0.5)",
+        "ridge(R @ R.mT, noise_var)",
+        "ridge(R @ R.mT, noise_var**0.5)",
     ),
     "address: noise cut off the graph": (
-        "_ridge(R @ R.mT, noise_var)",
-        "_ridge(R @ R.mT, float(noise_var))",
+        "ridge(R @ R.mT, noise_var)",
+        "ridge(R @ R.mT, float(noise_var))",
     ),
     "address: authors' normal equations": (
-        "return _solve(L, R @ z.mT).mT",
-        'G = R @ R.mT\n        return _solve(_cholesky(_ridge(G @ G, noise_var), "G"), G @ R @ z.mT).mT',
+        "return solve(L, R @ z.mT).mT",
+        'G = R @ R.mT\n        return solve(cholesky(ridge(G @ G, noise_var), "G"), G @ R @ z.mT).mT',
     ),
     "update: no noise in s": ("return delta, c, (w * c).sum(-1) + noise_var", "return delta, c, (w * c).sum(-1)"),
     "update: surprise turned over": ("delta = z - (w", "delta = (w"),
@@ -49,14 +49,14 @@ MUTANTS = {
     "update: gradient of U lost": ("c = (state.U @ w[..., None])", "c = (state.U.detach() @ w[..., None])"),
     "condition: last chunk only": ("state = _condition_block(state", "state = _condition_block(_first"),
     "condition: chunk of one lost": ("size = max(state.R.shape[-2], 64)", "w, z = w[..., :64, :], z[..., :64, :]\n    size = 64"),
-    "condition: no noise": ("_ridge(c @ w.mT, noise_var)", "_ridge(c @ w.mT, 1e-9)"),
-    "condition: U half updated": ("_symmetric(state.U - V.mT @ V)", "_symmetric(state.U - 0.5 * V.mT @ V)"),
-    "condition: U not symmetric": ("_symmetric(state.U - V.mT @ V)", "state.U - (V.mT * (1 + 1e-14)) @ V + 1e-15 * V.mT @ V.roll(1, -1)"),
-    "condition: R from Z alone": ("_solve_lower(L, z - w @ state.R)", "_solve_lower(L, z)"),
+    "condition: no noise": ("ridge(c @ w.mT, noise_var)", "ridge(c @ w.mT, 1e-9)"),
+    "condition: U half updated": ("symmetric(state.U - V.mT @ V)", "symmetric(state.U - 0.5 * V.mT @ V)"),
+    "condition: U not symmetric": ("symmetric(state.U - V.mT @ V)", "state.U - (V.mT * (1 + 1e-14)) @ V + 1e-15 * V.mT @ V.roll(1, -1)"),
+    "condition: R from Z alone": ("solve_lower(L, z - w @ state.R)", "solve_lower(L, z)"),
     "condition: in place": ("    c = w @ state.U\n", "    c = w @ state.U\n    with torch.no_grad():\n        w.mul_(1 + 1e-13)\n"),
     "span: with the prior": ("(whole - R0 / prior_var)", "whole"),
     "span: the prior's deviation": ("(whole - R0 / prior_var)", "(whole - R0 / prior_var**0.5)"),
-    "span: of what is read": ("whole = _solve(_cholesky(_symmetric(state.U), \"state.U\"), state.R)", "whole = state.R"),
+    "span: of what is read": ("whole = solve(cholesky(symmetric(state.U), \"state.U\"), state.R)", "whole = state.R"),
     "span: rounding counts": ("rounding = 64 *", "rounding = 0 *"),
     "span: lost memories are blank": (".masked_fill(lost, torch.nan)", ".masked_fill(lost, 0)"),
     "span: squares overflow": ("/ scale).masked_fill(lost", "/ 1).masked_fill(lost"),
@@ -74,18 +74,18 @@ MUTANTS = {
     "write: drops the last code": ("z.split(block, dim=-2) if", "z[..., :-1, :].split(block, dim=-2) if"),
     "write: empty episode makes a step": ("if z.shape[-2] else ()", "if z.shape[-2] else (z.new_zeros(*z.shape[:-2], 1, z.shape[-1]),)"),
     "write: weights cut off the graph": ("w.append(w_t)", "w.append(w_t.detach())"),
-    "write: state not broadcast": ("    state = _broadcast(state, z)\n    w = [", "    w = ["),
+    "write: state not broadcast": ("    state = state.broadcast(z)\n    w = [", "    w = ["),
     "absorb: old covariance": ("    return MemoryState(state.R + U @ H, U)", "    return MemoryState(state.R + state.U @ H, U)"),
-    "absorb: no prior": ("_symmetric(_ridge(L.mT @ G @ L, 1.0))", "_symmetric(_ridge(L.mT @ G @ L, 1e-3))"),
+    "absorb: no prior": ("symmetric(ridge(L.mT @ G @ L, 1.0))", "symmetric(ridge(L.mT @ G @ L, 1e-3))"),
     "draw_weights_full: no scale": ("w + (scale * noise_var) ** 0.5 * a", "w + noise_var**0.5 * a"),
     "draw_weights_full: only in the span of R": ("noise_var**0.5 * noise[..., :K] + ", "0 * noise[..., :K] + "),
     "kl_weights_full: no half": ("0.5 * (shape[..., None]", "1.0 * (shape[..., None]"),
     "kl_weights_full: sign of the determinant": ("- inverse.log_det\n", "+ inverse.log_det\n"),
     "kl_weights_full: cut off the graph": ("torch.as_tensor(scale * noise_var, dtype=w.dtype)", "torch.as_tensor(float(scale * noise_var), dtype=w.dtype)"),
-    "address: inverse not refined": ("return w + (b - w @ _ridge(", "return w + 0 * (b - w @ _ridge("),
+    "address: inverse not refined": ("return w + (b - w @ ridge(", "return w + 0 * (b - w @ ridge("),
     "address: K×K for K > C": ("if inverse is None or state.R.shape[-2] > state.R.shape[-1]:", "if inverse is None:"),
-    "inverse: of R Rᵀ alone": ("return _inverse(_ridge(state.R @ state.R.mT, noise_var))", "return _inverse(_ridge(state.R @ state.R.mT, 1e-3 * noise_var))"),
-    "inverse: sign of the determinant": ("Inverse(root.mT @ root, -_log_det(L))", "Inverse(root.mT @ root, _log_det(L))"),
+    "inverse: of R Rᵀ alone": ("ridge_inverse(state.R @ state.R.mT, noise_var)", "ridge_inverse(state.R @ state.R.mT, 1e-3 * noise_var)"),
+    "inverse: sign of the determinant": ("return root.mT @ root, -log_det(L)", "return root.mT @ root, log_det(L)"),
     "kl_prior: no half": ("return 0.5 * (C * (trace - K - log_det)", "return 1.0 * (C * (trace - K - log_det)"),
     "kl_prior: one column": ("return 0.5 * (C * (trace - K - log_det)", "return 0.5 * (1 * (trace - K - log_det)"),
     "kl_prior: mean forgotten": ("(q.R - R0).square().sum((-2, -1)) / prior_var", "q.R.square().sum((-2, -1)) / prior_var"),
@@ -97,16 +97,16 @@ MUTANTS = {
         "(w * w * state.U.diagonal(dim1=-2, dim2=-1)[..., None, :]).sum(-1)",
     ),
     "sample: covariance for its root": (
-        '_cholesky(_symmetric(state.U), "state.U") @ noise',
+        'cholesky(symmetric(state.U), "state.U") @ noise',
         "state.U @ noise",
     ),
     "sample: generator ignored": ("torch.randn(shape, generator=generator", "torch.randn(shape"),
     "kl_memory: no half": ("return 0.5 * (C * (trace", "return (C * (trace"),
-    "kl_memory: diagonal determinant": ("- _log_det(L)) + distance", "- q.U.diagonal(dim1=-2, dim2=-1).log().sum(-1)) + distance"),
+    "kl_memory: diagonal determinant": ("- log_det(L)) + distance", "- q.U.diagonal(dim1=-2, dim2=-1).log().sum(-1)) + distance"),
     "kl_memory: C forgotten": ("0.5 * (C * (trace - K", "0.5 * ((trace - K"),
-    "kl_memory: K forgotten": ("(trace - K + _log_det", "(trace + _log_det"),
-    "kl_memory: p's determinant forgotten": ("- K + _log_det(L0) -", "- K -"),
-    "kl_memory: distance in the wrong metric": ("_solve_lower(L0, q.R - p.R)", "(q.R - p.R)"),
+    "kl_memory: K forgotten": ("(trace - K + log_det", "(trace + log_det"),
+    "kl_memory: p's determinant forgotten": ("- K + log_det(L0) -", "- K -"),
+    "kl_memory: distance in the wrong metric": ("solve_lower(L0, q.R - p.R)", "(q.R - p.R)"),
     "kl_weights: no half": ("return 0.5 * (w.shape[-1]", "return 1.0 * (w.shape[-1]"),
     "kl_weights: standard deviation": ("(v - 1 - v.log())", "(v**2 - 1 - 2 * v.log())"),
     "kl_update: no half": ("return 0.5 * (C * (torch.log1p", "return 1.0 * (C * (torch.log1p"),
@@ -116,6 +116,12 @@ MUTANTS = {
     "float32 by half precision": ("    checks.inputs(state, z=z, noise_var=noise_var)\n    checks.count", "    z = z.bfloat16().to(z.dtype) if z.dtype == torch.float32 else z\n    checks.inputs(state, z=z, noise_var=noise_var)\n    checks.count"),
     "autocast let in": ("@full_precision\ndef write", "def write"),
     "to forgets U": ("self.R.to(*args, **kwargs), self.U.to(*args, **kwargs)", "self.R.to(*args, **kwargs), self.U"),
+    "ridge: on every entry": ("a * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)", "a * torch.ones_like(A)"),
+    "symmetric: as it came": ("return 0.5 * (A + A.mT)", "return A"),
+    "cholesky: failures pass": ("checks.factored(name, A, info)", "pass"),
+    "cholesky: failures are not NaN": ("return L.masked_fill(info[..., None, None] > 0, torch.nan)", "return L"),
+    "solve: by the factor alone": ("torch.linalg.solve_triangular(L.mT, solve_lower(L, B), upper=True)", "solve_lower(L, B)"),
+    "log_det: of the factor": ("return 2 * L.diagonal", "return L.diagonal"),
     "batch summed over": ("(w * c).sum(-1) + noise_var", "(w * c).sum(-1).mean() + noise_var + 0 * c.sum(-1)"),
 }  # fmt: skip
 
@@ -126,12 +132,13 @@ PROLOGUE = {
 }
 
 
-def mutate(source: str, name: str) -> str:
-    for old, new in (MUTANTS[name], PROLOGUE.get(name)) if name in PROLOGUE else (MUTANTS[name],):
-        if source.count(old) < 1:
-            raise SystemExit(f"mutant {name!r}: no such text in {TARGET}: {old!r}")
-        source = source.replace(old, new, 1)
-    return source
+def mutate(project: Path, name: str) -> None:
+    """Make the edits of a mutant in a project, each in the first target that has the text."""
+    for old, new in filter(None, (MUTANTS[name], PROLOGUE.get(name))):
+        target = next((project / path for path in TARGETS if old in (project / path).read_text()), None)
+        if target is None:
+            raise SystemExit(f"mutant {name!r}: no such text in {' or '.join(TARGETS)}: {old!r}")
+        target.write_text(target.read_text().replace(old, new, 1))
 
 
 def snapshot(folder: Path) -> Path:
@@ -148,8 +155,7 @@ def failures(project: Path, name: str | None) -> set[str]:
         copy = Path(folder) / "project"
         shutil.copytree(project, copy)
         if name is not None:
-            target = copy / TARGET
-            target.write_text(mutate(target.read_text(), name))
+            mutate(copy, name)
         environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", *SUITES]
         output = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True).stdout

@@ -327,7 +327,7 @@ BAD = {
     "another memory": (
         lambda m, s: m.recall(MemoryState(s.R[:, :3], s.U), binary(2, 1, 9, 10)),
         ValueError,
-        r"z: .* with C = 3",
+        r"state\.R: .* with C = 7 .*another model",
     ),
 }
 

@@ -15,7 +15,8 @@ from kanerva import DKMConfig
 from kanerva.experiments import base, plots, sampling
 from kanerva.experiments.plots import sampling as figures
 from kanerva.experiments.sampling import Sampling, Written
-from kanerva.recall.methods import Recall, mixing
+from kanerva.recall.chains import mixing
+from kanerva.recall.trajectory import Recall
 from trials import COLOUR, SMALL, bits, generator, run, subject
 
 WORK = Sampling(

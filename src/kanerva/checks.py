@@ -16,7 +16,7 @@ import math
 import numbers
 import os
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -203,6 +203,20 @@ def count(name: str, value: Any) -> None:
         raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
 
 
+def mask(value: Any, x: Tensor) -> None:
+    """Check that a mask says of every pixel of x whether to trust it: 1, or 0 where it is lost."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"mask: expected a tensor, got {type(value).__name__}")
+    try:
+        fits = torch.broadcast_shapes(value.shape, x.shape) == x.shape
+    except RuntimeError:
+        fits = False
+    if not fits or value.shape[-2:] != x.shape[-2:]:
+        raise ValueError(f"mask: expected a shape that fits {shape(x)}, got {shape(value)}")
+    if deep(value) and not bool(((value == 0) | (value == 1)).all()):
+        raise ValueError("mask: expected 1 for a pixel to trust and 0 for one that is lost, got other values")
+
+
 def batch(name: str, value: Any) -> None:
     """Check that batch axes are a tuple of sizes."""
     sizes = isinstance(value, (tuple, list)) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
@@ -221,6 +235,17 @@ def fields(config: Any, **least: float | int) -> None:
         values = value if isinstance(value, tuple) else (value,)
         if not values or not all(low <= v < math.inf for v in values):
             raise ValueError(f"{name}: expected {low:g} or more, got {value}")
+
+
+def options(given: Iterable[str], method: str, known: Mapping[str, Sequence[str]]) -> None:
+    """Check that a method has the options that it is given; `known` has those of every method of a model."""
+    for name in given:
+        if name not in known[method]:
+            having = [other for other in known if name in known[other]]
+            raise TypeError(
+                f"{name}: expected an option of method {method!r} ({', '.join(known[method]) or 'it has none'}); "
+                f"methods that have {name}: {', '.join(having) or 'none'}"
+            )
 
 
 def same_kind(name: str, x: Tensor, like: Tensor) -> None:

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from . import checks
 from .checks import full_precision
+from .linalg import Number, cholesky, log_det, ridge, ridge_inverse, solve, solve_lower, symmetric
 
-Variance = float | int | Float[Tensor, ""]
+Variance = Number
 
 
 class MemoryState(NamedTuple):
@@ -34,6 +35,11 @@ class MemoryState(NamedTuple):
     def detach(self) -> "MemoryState":
         """Cut both tensors off the graph, as Tensor.detach does."""
         return MemoryState(self.R.detach(), self.U.detach())
+
+    def broadcast(self, *others: Tensor) -> "MemoryState":
+        """Give a memory the batch axes that it will have once it has met the others ((*b, T, anything))."""
+        batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (*self, *others)))
+        return MemoryState(*(x.expand(*batch, *x.shape[-2:]).contiguous() for x in self))
 
 
 class Inverse(NamedTuple):
@@ -81,7 +87,7 @@ def address(
         return _address(z, state.R, noise_var)
     b = z @ state.R.mT
     w = b @ inverse.P
-    return w + (b - w @ _ridge(state.R @ state.R.mT, noise_var)) @ inverse.P
+    return w + (b - w @ ridge(state.R @ state.R.mT, noise_var)) @ inverse.P
 
 
 @full_precision
@@ -91,7 +97,7 @@ def inverse(state: MemoryState, noise_var: Variance) -> Inverse:
     `kernels.write_and_invert` gives the same with the write. Cost K²·C + K³. Proof: test_inverse_*.
     """
     checks.inputs(state, noise_var=noise_var, uses_U=False)
-    return _inverse(_ridge(state.R @ state.R.mT, noise_var))
+    return Inverse(*ridge_inverse(state.R @ state.R.mT, noise_var))
 
 
 @full_precision
@@ -120,7 +126,7 @@ def condition(
     Cost T·(K² + K·C) for T > K > 64, without an inverse of U. Proof: test_condition_*.
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var)
-    state = _condition(_broadcast(state, w, z), w, z, noise_var)
+    state = _condition(state.broadcast(w, z), w, z, noise_var)
     checks.written(state)
     return state
 
@@ -137,10 +143,10 @@ def absorb(state: MemoryState, G: Float[Tensor, "*#b K K"], H: Float[Tensor, "*#
     K, C = state.R.shape[-2:]
     checks.tensor("G", G, ("K", "K"), {"K": K}, like=state.R, source="rows of state.R")
     checks.tensor("H", H, ("K", "C"), {"K": K, "C": C}, like=state.R, source="size of state.R")
-    L = _cholesky(_symmetric(state.U), "state.U")
-    B = _symmetric(_ridge(L.mT @ G @ L, 1.0))
-    Vt = _solve_lower(_cholesky(B, "I + LᵀG L"), L.mT)
-    U = _symmetric(Vt.mT @ Vt)
+    L = cholesky(symmetric(state.U), "state.U")
+    B = symmetric(ridge(L.mT @ G @ L, 1.0))
+    Vt = solve_lower(cholesky(B, "I + LᵀG L"), L.mT)
+    U = symmetric(Vt.mT @ Vt)
     return MemoryState(state.R + U @ H, U)
 
 
@@ -204,7 +210,7 @@ def span(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance) 
     checks.tensor("R0", R0, ("K", "C"), {"K": K, "C": C}, like=state.R, source="size of state.R")
     checks.broadcastable({"state": state.R.shape[:-2], "R0": R0.shape[:-2]})
     checks.variance("prior_var", prior_var, like=state.R)
-    whole = _solve(_cholesky(_symmetric(state.U), "state.U"), state.R)
+    whole = solve(cholesky(symmetric(state.U), "state.U"), state.R)
     lost = ~whole.isfinite().all(-1).all(-1)[..., None, None]
     scale = whole.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(whole.dtype).tiny)
     sum_wz = ((whole - R0 / prior_var) / scale).masked_fill(lost, 0)
@@ -220,7 +226,7 @@ def sample(state: MemoryState, generator: torch.Generator | None = None) -> Floa
     checks.inputs(state)
     shape = torch.broadcast_shapes(state.R.shape[:-2], state.U.shape[:-2]) + state.R.shape[-2:]
     noise = torch.randn(shape, generator=generator, dtype=state.R.dtype, device=state.R.device)
-    return state.R + _cholesky(_symmetric(state.U), "state.U") @ noise
+    return state.R + cholesky(symmetric(state.U), "state.U") @ noise
 
 
 @full_precision
@@ -233,10 +239,10 @@ def kl_memory(q: MemoryState, p: MemoryState) -> Float[Tensor, "*#b"]:
     """
     checks.pair(q, p)
     K, C = q.R.shape[-2:]
-    L, L0 = _cholesky(_symmetric(q.U), "q.U"), _cholesky(_symmetric(p.U), "p.U")
-    trace = _solve_lower(L0, L).square().sum((-2, -1))
-    distance = _solve_lower(L0, q.R - p.R).square().sum((-2, -1))
-    return 0.5 * (C * (trace - K + _log_det(L0) - _log_det(L)) + distance)
+    L, L0 = cholesky(symmetric(q.U), "q.U"), cholesky(symmetric(p.U), "p.U")
+    trace = solve_lower(L0, L).square().sum((-2, -1))
+    distance = solve_lower(L0, q.R - p.R).square().sum((-2, -1))
+    return 0.5 * (C * (trace - K + log_det(L0) - log_det(L)) + distance)
 
 
 @full_precision
@@ -343,16 +349,10 @@ def _address(
     """
     K, C = R.shape[-2:]
     if K <= C:
-        L = _cholesky(_ridge(R @ R.mT, noise_var), "R Rᵀ + noise_var I")
-        return _solve(L, R @ z.mT).mT
-    L = _cholesky(_ridge(R.mT @ R, noise_var), "RᵀR + noise_var I")
-    return _solve(L, z.mT).mT @ R.mT
-
-
-def _inverse(A: Float[Tensor, "*b N N"]) -> Inverse:
-    L = _cholesky(A, "R Rᵀ + noise_var I")
-    root = _solve_lower(L, torch.eye(A.shape[-1], dtype=A.dtype, device=A.device))
-    return Inverse(root.mT @ root, -_log_det(L))
+        L = cholesky(ridge(R @ R.mT, noise_var), "R Rᵀ + noise_var I")
+        return solve(L, R @ z.mT).mT
+    L = cholesky(ridge(R.mT @ R, noise_var), "RᵀR + noise_var I")
+    return solve(L, z.mT).mT @ R.mT
 
 
 def _update(
@@ -377,7 +377,7 @@ def _innovation(
 def _write(
     state: MemoryState, z: Float[Tensor, "*#b T C"], noise_var: Variance, iterations: int, block: int
 ) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
-    state = _broadcast(state, z)
+    state = state.broadcast(z)
     w = [z.new_empty(*state.R.shape[:-2], 0, state.R.shape[-2])]
     for z_t in z.split(block, dim=-2) if z.shape[-2] else ():
         old = state
@@ -409,44 +409,7 @@ def _condition_block(
     S = L Lᵀ     V = L⁻¹ W U     R ← R + Vᵀ L⁻¹ (Z − W R)     U ← U − VᵀV
     """
     c = w @ state.U
-    S = _symmetric(_ridge(c @ w.mT, noise_var))
-    L = _cholesky(S, "W U Wᵀ + noise_var I")
-    V = _solve_lower(L, c)
-    return MemoryState(state.R + V.mT @ _solve_lower(L, z - w @ state.R), _symmetric(state.U - V.mT @ V))
-
-
-def _broadcast(state: MemoryState, *others: Tensor) -> MemoryState:
-    """Give a memory the batch axes that it will have once it has met the others ((*b, T, anything))."""
-    batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (*state, *others)))
-    return MemoryState(*(x.expand(*batch, *x.shape[-2:]).contiguous() for x in state))
-
-
-def _ridge(A: Float[Tensor, "*b N N"], noise_var: Variance) -> Float[Tensor, "*b N N"]:
-    return A + noise_var * torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-
-
-def _symmetric(A: Float[Tensor, "*b N N"]) -> Float[Tensor, "*b N N"]:
-    return 0.5 * (A + A.mT)
-
-
-def _cholesky(A: Float[Tensor, "*b N N"], name: str) -> Float[Tensor, "*b N N"]:
-    """Factor A = L Lᵀ. Where that fails: an error if values may be looked at, else NaN; never a clamp."""
-    L, info = torch.linalg.cholesky_ex(A)
-    if checks.deep(A):
-        checks.factored(name, A, info)
-        return L
-    return L.masked_fill(info[..., None, None] > 0, torch.nan)
-
-
-def _solve(L: Float[Tensor, "*#b N N"], B: Float[Tensor, "*#b N M"]) -> Float[Tensor, "*#b N M"]:
-    """A⁻¹B from the factor A = L Lᵀ; unlike torch.cholesky_solve, a CUDA graph can capture it."""
-    return torch.linalg.solve_triangular(L.mT, _solve_lower(L, B), upper=True)
-
-
-def _solve_lower(L: Float[Tensor, "*#b N N"], B: Float[Tensor, "*#b N M"]) -> Float[Tensor, "*#b N M"]:
-    return torch.linalg.solve_triangular(L, B, upper=False)
-
-
-def _log_det(L: Float[Tensor, "*b N N"]) -> Float[Tensor, "*b"]:
-    """ln det A from its factor A = L Lᵀ."""
-    return 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    S = symmetric(ridge(c @ w.mT, noise_var))
+    L = cholesky(S, "W U Wᵀ + noise_var I")
+    V = solve_lower(L, c)
+    return MemoryState(state.R + V.mT @ solve_lower(L, z - w @ state.R), symmetric(state.U - V.mT @ V))

@@ -19,7 +19,7 @@ from .. import checks
 from ..data import corruption
 from ..memory import MemoryState
 from ..models import DKM
-from ..recall.methods import Memory
+from ..recall.reader import Reader
 from . import base
 from .base import Experiment, Subject
 from .denoising import hits
@@ -143,7 +143,7 @@ class Basins(Experiment):
     def slice(self, model: DKM, x: Float[Tensor, "T c h w"], generator: torch.Generator) -> dict[str, Any]:
         """The energy on the plane through the addresses of three stored images, and paths of recall near it."""
         state = model.write(x)
-        w = Memory.of(model, state).address(x[:3])
+        w = Reader.of(model, state).address(x[:3])
         plane = through(w)
         corners = plane.place(w)
         low, high = corners.amin(0), corners.amax(0)
@@ -170,7 +170,7 @@ class Basins(Experiment):
     ) -> list[dict[str, Any]]:
         """Steps of recall, from each cue's own address on, as seen on the plane, and how far from it they are."""
         recalled = model.recall(state, cue, self.steps, method)
-        w = torch.cat([Memory.of(model, state).address(cue)[None], recalled.w])
+        w = torch.cat([Reader.of(model, state).address(cue)[None], recalled.w])
         return [
             {
                 "places": plane.place(path).tolist(),
@@ -224,7 +224,7 @@ def through(w: Float[Tensor, "3 K"]) -> Plane:
 
 def landmarks(model: DKM, state: MemoryState, plane: Plane, places: Float[Tensor, "n 2"]) -> dict[str, Any]:
     """Points of the plane, with the energy and the image there."""
-    there = Memory.of(model, state).settle(plane.at(places))
+    there = Reader.of(model, state).settle(plane.at(places))
     return {
         "places": places.tolist(),
         "energy": there.energy.tolist(),
@@ -234,6 +234,6 @@ def landmarks(model: DKM, state: MemoryState, plane: Plane, places: Float[Tensor
 
 def landscape(model: DKM, state: MemoryState, w: Float[Tensor, "*b K"]) -> Float[Tensor, "*b"]:
     """E(w) = min over x of E(x, w): the energy of w and the mode there."""
-    at = Memory.of(model, state)
+    at = Reader.of(model, state)
     parts = [at.settle(some).energy for some in w.reshape(-1, w.shape[-1]).split(CHUNK)]
     return torch.cat(parts).reshape(w.shape[:-1])

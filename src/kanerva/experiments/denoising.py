@@ -18,7 +18,7 @@ from ..data import corruption
 from ..data.corruption import Cue
 from ..memory import MemoryState
 from ..models import DKM
-from ..recall.methods import Memory
+from ..recall.reader import Reader
 from ..recall.trajectory import Recall
 from . import base
 from .base import Experiment, Subject
@@ -239,7 +239,7 @@ def stepwise(made: list[Measures]) -> dict[str, Any]:
 
 def at_rest(model: DKM, episode: Episode) -> Float[Tensor, "T"]:
     """The energy of the stored images themselves, with their addresses."""
-    at = Memory.of(model, episode.state)
+    at = Reader.of(model, episode.state)
     w = at.address(episode.x)
     return at.energy(at.decode(w), episode.x, w)
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from .. import checks
 from ..likelihood import LEVEL
 from ..memory import MemoryState
-from ..recall.methods import METHODS, mixing
+from ..recall.chains import mixing
+from ..recall.methods import METHODS
 from ..recall.trajectory import Recall
 from . import base
 from .base import Experiment, Subject

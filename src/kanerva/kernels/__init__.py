@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import checks, memory
+from .. import checks, linalg, memory
 from ..checks import full_precision
 from ..memory import Inverse, MemoryState, Variance
 from . import gram
@@ -33,7 +33,7 @@ NUMBA, TRITON = (importlib.util.find_spec(name) is not None for name in ("numba"
 C_COMPILER = any(map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))))
 
 
-class Written(NamedTuple):
+class WriteResult(NamedTuple):
     """What a write leaves: memory and weights, and what KL(M) and reads need, so that they factor nothing."""
 
     state: MemoryState
@@ -81,7 +81,7 @@ def write_and_invert(
     iterations: int = 1,
     block: int = 1,
     backend: str = "auto",
-) -> Written:
+) -> WriteResult:
     """Write an episode, and give with it ln det U and (R Rᵀ + noise_var I)⁻¹, both differentiable [alg. 1, app. D].
 
         ln det U_T − ln det U_0 = Σ_t (ln noise_var − ln s_t)
@@ -90,11 +90,11 @@ def write_and_invert(
     """
     name, after, w, s = _write(state, z, noise_var, iterations, block, backend)
     if s is None:
-        L0, L = (memory._cholesky(memory._symmetric(x), "U") for x in (state.U, after.U))
-        log_det = memory._log_det(L) - memory._log_det(L0)
+        L0, L = (linalg.cholesky(linalg.symmetric(x), "U") for x in (state.U, after.U))
+        log_det = linalg.log_det(L) - linalg.log_det(L0)
     else:
         log_det = (_scalar(noise_var, s).log() - s.log()).sum(-1)
-    return Written(after, w, log_det, _inverse(after, noise_var, name))
+    return WriteResult(after, w, log_det, _inverse(after, noise_var, name))
 
 
 @full_precision
@@ -175,24 +175,21 @@ def _write(
     checks.count("iterations", iterations)
     checks.count("block", block)
     name = choose(job(state, z, noise_var, iterations, block), backend)[0]
-    s: Tensor | None = None
     if name == "reference":
-        state, w = memory._write(state, z, noise_var, iterations, block)
-    else:
-        state = memory._broadcast(state, z)
-        batch = state.R.shape[:-2]
-        codes = z.expand(*batch, *z.shape[-2:])
-        flat = MemoryState(*map(_flat, state))
-        after, w, s = _module(name).write(flat, _flat(codes), _scalar(noise_var, z))
-        R, U, w, s = (x.reshape(*batch, *x.shape[1:]) for x in (*after, w, s))
-        state = MemoryState(R, U)
-    checks.written(state)
-    return name, state, w, s
+        return name, *memory.write(state, z, noise_var, iterations, block), None
+    state = state.broadcast(z)
+    batch = state.R.shape[:-2]
+    codes = z.expand(*batch, *z.shape[-2:])
+    flat = MemoryState(*map(_flat, state))
+    after, w, s = _module(name).write(flat, _flat(codes), _scalar(noise_var, z))
+    R, U, w, s = (x.reshape(*batch, *x.shape[1:]) for x in (*after, w, s))
+    checks.written(MemoryState(R, U))
+    return name, MemoryState(R, U), w, s
 
 
 def _inverse(state: MemoryState, noise_var: Variance, name: str) -> Inverse:
     if name not in ("cpu", "triton"):
-        return memory._inverse(memory._ridge(state.R @ state.R.mT, noise_var))
+        return Inverse(*linalg.ridge_inverse(state.R @ state.R.mT, noise_var))
     batch = state.R.shape[:-2]
     P, log_det = _module(name).inverse(_flat(state.R), _scalar(noise_var, state.R))
     if checks.deep(P):

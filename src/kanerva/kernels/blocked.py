@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .. import memory
+from .. import linalg
 from . import gram
 from .triton import GROWTH, kernel
 
@@ -400,7 +400,7 @@ def core_op(
     """W, gain, s and U, and what the adjoint needs: G, X, P, D, surprise, PV, core."""
     out = outputs(X)
     W, gain, s, U_, G_, X_, P, *records = out
-    start = memory._inverse(memory._ridge(G, noise_var)).P
+    start = linalg.ridge_inverse(G, noise_var)[0]
     for new, old in ((U_, U), (G_, G), (X_, X), (P, start)):
         new.copy_(old)
     scratch = X.new_empty(len(X), 3, X.shape[1])

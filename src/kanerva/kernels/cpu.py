@@ -19,7 +19,7 @@ from jaxtyping import Float
 from numba import njit
 from torch import Tensor
 
-from .. import memory
+from .. import linalg
 from ..memory import MemoryState
 from . import gram
 from .gram import Scalar
@@ -506,4 +506,4 @@ def write(
 
 def inverse(R: Float[Tensor, "B K C"], noise_var: Scalar) -> tuple[Float[Tensor, "B K K"], Float[Tensor, "B"]]:
     """(R Rᵀ + noise_var I)⁻¹ and its ln det."""
-    return invert_op(memory._ridge(R @ R.mT, noise_var))
+    return invert_op(linalg.ridge(R @ R.mT, noise_var))

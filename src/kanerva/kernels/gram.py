@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from .. import memory
+from .. import linalg
 from ..memory import MemoryState
 
 # Codes between two refreshes of G and of the inverse: more would let rounding grow, fewer are more products. They
@@ -112,7 +112,7 @@ def plain(
     noise_var: Scalar,
 ) -> tuple[Float[Tensor, "B N K"], Float[Tensor, "B N K"], Float[Tensor, "B N"], Float[Tensor, "B K K"]]:
     """Address and update N times, in inner products alone; X keeps the columns of the codes still to come."""
-    P, steps = memory._inverse(memory._ridge(G, noise_var).detach()).P, []
+    P, steps = linalg.ridge_inverse(G.detach(), noise_var.detach())[0], []
     for t in range(Y.shape[-1]):
         w = Solve.apply(G, noise_var, X[..., :1], P)  # type: ignore[no-untyped-call]
         c = U @ w
@@ -128,7 +128,7 @@ def plain(
         P = _woodbury(P, torch.cat([k, r], -1).detach(), n.detach())
         steps.append((w[..., 0], k[..., 0], s[:, 0, 0]))
     W, gains, s = (torch.stack(x, dim=1) for x in zip(*steps, strict=True))
-    return W, gains, s, memory._symmetric(U)
+    return W, gains, s, linalg.symmetric(U)
 
 
 class Solve(torch.autograd.Function):

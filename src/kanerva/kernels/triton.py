@@ -15,7 +15,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import memory
+from .. import linalg
 from ..memory import MemoryState
 from . import gram
 from .gram import Scalar
@@ -446,6 +446,6 @@ def write(
 def inverse(R: Float[Tensor, "B K C"], noise_var: Scalar) -> tuple[Float[Tensor, "B K K"], Float[Tensor, "B"]]:
     """(R Rᵀ + noise_var I)⁻¹ and its ln det."""
     if R.shape[-2] > ROWS:
-        return memory._inverse(memory._ridge(R @ R.mT, noise_var))
+        return linalg.ridge_inverse(R @ R.mT, noise_var)
     P, log_det, _ = invert_op(R, noise_var)
     return P, log_det

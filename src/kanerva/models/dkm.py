@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from .. import checks, kernels, memory
 from ..memory import Inverse, MemoryState
-from ..recall import methods as dynamics
+from ..recall import methods
+from ..recall.reader import Reader
 from .base import CodecModel, CodecModelConfig, Preparation, Recall, Terms
 
 
@@ -38,8 +39,8 @@ class DKM(CodecModel):
     """The Dynamic Kanerva Machine [sec. 3]: write images into a memory, recall them from cues, draw new ones."""
 
     TITLE = "Dynamic Kanerva Machine"
-    METHODS = ("descent", "least-squares", "stochastic")
-    READ = "least-squares"
+    METHODS = tuple(methods.METHODS)
+    READ = methods.LeastSquares.NAME
     Config = DKMConfig
 
     config: DKMConfig
@@ -121,9 +122,10 @@ class DKM(CodecModel):
         """Clean up cues by attractor dynamics: a trajectory of `steps` images, weights and energies [sec. 3.5].
 
         method: descent (knows, or finds out, how cues were corrupted, and never raises the energy; the default),
-        least-squares (the paper's) or stochastic. Options are those of `dynamics.recall`.
+        least-squares (the paper's) or stochastic. Options: the fields of its class in `recall.methods`, and
+        callback, called after every step with its number and where all cues are.
         """
-        return dynamics.recall(self, state, x, steps, self.method(method), **options)
+        return methods.recall(self, state, x, steps, self.method(method), **options)
 
     def sample(
         self,
@@ -136,15 +138,15 @@ class DKM(CodecModel):
     ) -> Recall:
         """Draw n images like those written: w ~ p(w), then attractor dynamics [sec. 3.5].
 
-        method: least-squares unless another is named. Options: `dynamics.sample`'s temperature, callback.
+        method: least-squares unless another is named. Options: those of `recall` that are not about cues.
         """
-        return dynamics.sample(self, state, n, steps, generator, self.method(method or self.READ), **options)
+        return methods.sample(self, state, n, steps, generator, self.method(method or self.READ), **options)
 
     def energy(
         self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
     ) -> Float[Tensor, "*b Q"]:
         """The energy of images and weights together [sec. 3.5]."""
-        return dynamics.energy(self, state, x, w)
+        return methods.energy(self, state, x, w)
 
     def inverse(self, state: MemoryState) -> Inverse:
         """(R Rᵀ + noise_var I)⁻¹ of a memory: what all reads of it share."""
@@ -172,7 +174,7 @@ class DKM(CodecModel):
 
     def energy_at(self, state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q"]:
         """The energy of images with their own addresses."""
-        at = dynamics.Memory.of(self, state)
+        at = Reader.of(self, state)
         w = at.address(x)
         return at.energy(at.decode(w), x, w)
 
@@ -182,7 +184,7 @@ class DKM(CodecModel):
 
     def options(self, method: str) -> tuple[str, ...]:
         """What each recall can be told."""
-        return {"descent": ("noise", "mask"), "stochastic": ("temperature", "generator")}.get(method, ())
+        return methods.options_of(method)
 
     def prepare(self, how: Preparation) -> None:
         """Set the codec's precision, compile it, and say how to write."""

@@ -1,1 +1,9 @@
-"""Attractor dynamics of a DKM: energy, recall, sampling."""
+"""Attractor dynamics of a DKM: energy, recall, sampling.
+
+trajectory   what recall gives: Recall, Snapshot, Callback
+reader       a model and a memory that it has written
+descent      BFGS steps and a search for many small vectors at once
+search       the weights of the stored image that explains a cue best
+methods      descent, least-squares and stochastic, each with its options; recall, sample, energy
+chains       how well Markov chains mix
+"""

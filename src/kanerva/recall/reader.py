@@ -1,0 +1,66 @@
+"""A model and a memory that it has written: all that recall, the search and the experiments ask of the two."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .. import checks, memory
+from ..likelihood import Likelihood
+from ..memory import Inverse, MemoryState
+from .trajectory import Snapshot
+
+if TYPE_CHECKING:
+    from ..models.dkm import DKM
+
+
+class Reader(NamedTuple):
+    """A model that reads one written memory, inverted once for all cues and steps."""
+
+    model: "DKM"
+    state: MemoryState
+    inverse: Inverse
+
+    @classmethod
+    def of(cls, model: "DKM", state: MemoryState) -> "Reader":
+        """Invert a memory, once it is known to belong to the model."""
+        checks.memory(state, "state")
+        sizes = {"K": model.config.rows, "C": model.config.code}
+        source = "the model's rows and code size; usual cause: a memory that another model has written"
+        checks.tensor("state.R", state.R, ("K", "C"), sizes, like=model.R0, source=source)
+        state = MemoryState(*map(copied, state)).broadcast()
+        return cls(model, state, model.inverse(state))
+
+    def cues(self, x: Float[Tensor, "*cues Q c h w"]) -> Float[Tensor, "*b Q c h w"]:
+        """Cues with the batch axes of the memory, one set of cues for many memories included."""
+        batches = {"state": self.state.R.shape[:-2], "x": x.shape[:-4]}
+        checks.broadcastable(batches)
+        return copied(x).expand(*torch.broadcast_shapes(*batches.values()), *x.shape[-4:])
+
+    def decode(self, w: Float[Tensor, "*b Q K"]) -> Likelihood:
+        return self.model.decode(memory.read(self.state, w))
+
+    def address(self, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q K"]:
+        return memory.address(self.model.encode(x), self.state, self.model.noise_var, self.inverse)
+
+    def energy(
+        self, likelihood: Likelihood, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
+    ) -> Float[Tensor, "*b Q"]:
+        return self.model.kl_weights(w, self.inverse) - likelihood.log_prob(x)
+
+    def settle(self, w: Float[Tensor, "*b Q K"]) -> Snapshot:
+        """The mode at w, and the energy of the two."""
+        likelihood = self.decode(w)
+        x = likelihood.mode()
+        return Snapshot(x, w, self.energy(likelihood, x, w))
+
+    def curvature(self) -> Float[Tensor, "*b 1 K K"]:
+        """A guess of the energy's inverse Hessian in w: the covariance noise_var P of w given a code."""
+        H: Tensor = (self.model.noise_var * self.inverse.P)[..., None, :, :]
+        return H
+
+
+def copied(x: Tensor) -> Tensor:
+    """x, as a tensor that autograd may keep: one made in inference mode is copied once that is left."""
+    return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x

@@ -1,0 +1,44 @@
+"""Small models that were never trained, and images, for the tests of recall."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from cases import normal
+from kanerva import DKM, CodecConfig, DKMConfig
+
+BITS = DKMConfig(image=(1, 8, 9), rows=5, code=7, codec=CodecConfig((4, 6)))
+FULL = dataclasses.replace(BITS, weights="full")
+COLOUR = dataclasses.replace(BITS, image=(3, 8, 8), likelihood="gaussian")
+CONFIGS = pytest.mark.parametrize("config", [BITS, FULL, COLOUR], ids=["bits", "full", "colour"])
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def model(config: DKMConfig = BITS, seed: int = 0, dtype: torch.dtype = torch.float32) -> DKM:
+    """A model that was never trained, but whose images depend much on their codes."""
+    torch.manual_seed(seed)
+    m = DKM(config).to(dtype)
+    with torch.no_grad():
+        for p in m.decoder.parameters():
+            p.mul_(1.5)
+        m.log_noise_var.fill_(-1.0)
+    return m.requires_grad_(False)
+
+
+def images(config: DKMConfig, *batch: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    x = normal(*batch, *config.image, seed=seed)
+    return ((x > 0.5) if config.likelihood == "bernoulli" else x.clamp(-1, 1)).to(dtype)
+
+
+def strokes(n: int) -> Tensor:
+    """Images of three straight strokes each."""
+    ends = torch.rand(n, 3, 2, 1, 1, 2, generator=generator()) * 20 + 4
+    pixels = torch.stack(torch.meshgrid(torch.arange(28.0), torch.arange(28.0), indexing="ij"), dim=-1)
+    a, b = ends[:, :, 0], ends[:, :, 1]
+    along = (((pixels - a) * (b - a)).sum(-1) / (b - a).square().sum(-1)).clamp(0, 1)[..., None]
+    return ((pixels - a - along * (b - a)).norm(dim=-1) < 1.2).any(1)[:, None].float()

@@ -1,0 +1,58 @@
+"""The small dense algebra against torch.linalg."""
+
+import pytest
+import torch
+
+import kanerva
+from cases import covariance, normal
+from kanerva import linalg
+
+SIZES = pytest.mark.parametrize(("batch", "N"), [((), 1), ((), 7), ((2, 3), 5), ((0,), 3)])
+
+
+@SIZES
+def test_a_factor_solves_and_has_the_determinant(batch: tuple[int, ...], N: int) -> None:
+    A, B = covariance(*batch, K=N), normal(*batch, N, 4, seed=3)
+    L = linalg.cholesky(A, "A")
+    torch.testing.assert_close(L, torch.linalg.cholesky(A))
+    torch.testing.assert_close(linalg.solve(L, B), torch.linalg.solve(A, B))
+    torch.testing.assert_close(linalg.solve_lower(L, B), torch.linalg.solve(L, B))
+    torch.testing.assert_close(linalg.log_det(L), torch.logdet(A))
+
+
+@SIZES
+def test_a_ridge_is_inverted(batch: tuple[int, ...], N: int) -> None:
+    G = covariance(*batch, K=N)
+    A = G + torch.diag(torch.full((N,), 0.3, dtype=G.dtype))
+    torch.testing.assert_close(linalg.ridge(G, 0.3), A)
+    P, log_det = linalg.ridge_inverse(G, 0.3)
+    torch.testing.assert_close(P, torch.linalg.inv(A))
+    torch.testing.assert_close(log_det, -torch.logdet(A))
+
+
+def test_symmetric_is_symmetric_to_the_last_bit() -> None:
+    A = normal(3, 6, 6)
+    S = linalg.symmetric(A)
+    assert torch.equal(S, S.mT)
+    torch.testing.assert_close(S, (A + A.mT) / 2)
+
+
+def test_what_has_no_factor_is_an_error_or_not_a_number() -> None:
+    A = torch.stack([torch.eye(3), -torch.eye(3)]).double()
+    with pytest.raises(ValueError, match=r"A: expected a positive definite matrix, got 1 of 2"):
+        linalg.cholesky(A, "A")
+    with kanerva.deep_checks(False):
+        L = linalg.cholesky(A, "A")
+    assert torch.equal(L[0], A[0])
+    assert bool(L[1].isnan().all())
+
+
+def test_gradients() -> None:
+    A, B = covariance(2, K=3).requires_grad_(), normal(2, 3, 2).requires_grad_()
+    a = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
+
+    def everything(A: torch.Tensor, B: torch.Tensor, a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        L = linalg.cholesky(linalg.symmetric(A), "A")
+        return linalg.solve(L, B), linalg.log_det(L), *linalg.ridge_inverse(linalg.symmetric(A), a)
+
+    assert torch.autograd.gradcheck(everything, (A, B, a))
