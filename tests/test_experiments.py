@@ -137,7 +137,9 @@ def test_any_model_takes_part(name: str, toy: list[str], capsys: pytest.CaptureF
     assert len(experiments.figures(path)) == {"capacity": 1, "denoising": 3, "sampling": 3, "basins": 1}[name]
     slice_needs = "basins: toy: the energy slice needs a DKM, and is left out\n"
     assert err == (slice_needs if name == "basins" else "")
+    # the folder has results and no checkpoint; they say what it is
     text = read(report.write(Path("runs/toy"))).text
+    assert "Toy with a shelf." in text
     (model,) = json.loads(path.read_text())["models"]
     head, rows = experiments.find(name).table(model["result"]).text()
     assert all(cell in text for row in (head, *rows) for cell in row)

@@ -14,12 +14,13 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import kanerva
-from kanerva import experiments, report
+from kanerva import MODELS, experiments, report
 from kanerva.cli import main
 from kanerva.experiments import EXPERIMENTS
 from kanerva.experiments.plots import training
 from kanerva.experiments.tables import Share, percent, plus_minus, show
 from small import metrics, tiny
+from trials import Toy
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -121,7 +122,8 @@ def test_a_report_has_the_score_the_curve_and_the_config(run: Path, capsys: pyte
     assert places in page.text
     for name in ("reconstruction", "kl_weights", "kl_memory", "autoencoder"):
         assert f"{score[name]:,.2f}" in page.text, name
-    assert "4 rows for codes of 6 numbers" in page.text
+    assert "Dynamic Kanerva Machine, trained on bits.npz: a memory of 4 rows for codes of 6 numbers" in page.text
+    assert "Left, the loss: score + KL(M) / T + the autoencoder's error." in page.text
     assert '"lengths"' in page.text
     (curve,) = page.all("img")
     assert pixels(curve["src"])[0] > 1000
@@ -283,7 +285,7 @@ def test_a_checkpoint_and_a_shipped_model(run: Path, tmp_path: Path, monkeypatch
     (elsewhere / "capacity.json").write_text(json.dumps(results("capacity")))
     (elsewhere / "speed.json").write_text(json.dumps({"rows": [1]}))  # something else, which is no one's business
     page = read(report.write("omniglot", tmp_path / "deep" / "page.html", elsewhere))
-    assert "trained on omniglot: a memory of 32 rows for codes of 100 " in page.text
+    assert "Dynamic Kanerva Machine, trained on omniglot: a memory of 32 rows for codes of 100 " in page.text
     assert "740,712 parameters" in page.text
     assert "12.345 ± 0.067" in page.text
     assert "speed" not in page.text
@@ -357,3 +359,18 @@ def test_the_texts_name_what_there_is() -> None:
         assert entry.line.endswith(".")
         assert known.ABOUT.endswith(".")
         assert all(re.search(r"[.)]$", text) for text in known.FIGURES.values())
+
+
+def test_a_report_of_another_kind_of_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "toy", Toy)
+    kanerva.create("toy", (1, 8, 8)).save(tmp_path / "toy.safetensors")
+    path = report.write(tmp_path / "toy.safetensors")
+    assert "<title>toy: Toy with a shelf</title>" in path.read_text()
+    text = read(path).text
+    assert "Toy with a shelf: 1 parameters." in text
+    assert "grey variance1Learned." in text.replace("\n", "")
+    for own in ("rows, K", "code, C", "noise variance"):  # of a DKM
+        assert own not in text
+    # where the package does not know the kind, its own word for it has to do
+    monkeypatch.delitem(MODELS, "toy")
+    assert "toy: 1 parameters." in read(report.write(tmp_path / "toy.safetensors")).text

@@ -9,7 +9,6 @@ import contextlib
 import html
 import io
 import json
-import math
 import platform
 import re
 import time
@@ -25,6 +24,7 @@ from .experiments import EXPERIMENTS, plots
 from .experiments.base import Experiment
 from .experiments.tables import Table, is_number, plus_minus, show
 from .files import atomic_write
+from .models import MODELS
 
 WIDEST = 2200
 """Pixels of a figure, eleven inches as experiments draw; the page shows fewer, and fine screens all."""
@@ -57,7 +57,7 @@ class Material(NamedTuple):
     place: str
     folder: Path
     checkpoint: dict[str, Any]
-    """What the checkpoint says of itself, with the numbers that its memory learned; empty if there is none."""
+    """What the checkpoint says of itself, with the scales that it learned; empty if there is none."""
     config: dict[str, Any]
     metrics: list[dict[str, Any]]
     scores: list[dict[str, Any]]
@@ -134,11 +134,9 @@ def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
         missing.append(str(error))
         return {}
     own = storage.part(tensors, "average.") or storage.part(tensors, "model.")
-    learned = {
-        name: math.exp(float(own[key]))
-        for name in ("noise", "prior", "weight")
-        if (key := f"log_{name}_var") in own and own[key].numel() == 1
-    }
+    # variances and scales, which are learned through their logarithms
+    logs = {name: x for name, x in own.items() if name.startswith("log_") and x.ndim == 0}
+    learned = {name.removeprefix("log_"): float(x.double().exp()) for name, x in logs.items()}
     size = sum(x.numel() for name, x in tensors.items() if name.startswith("model."))
     return {**about, "parameters": size, "learned": learned, "file": path.name}
 
@@ -255,6 +253,14 @@ def plain_name(dataset: Any) -> str:
     return Path(str(dataset)).name or str(dataset)
 
 
+def title(material: Material) -> str:
+    """The full name of a model of this kind: that of the config, or, without one, of results; a DKM if silent."""
+    model = part(material.config, "model")
+    named = [found.get("kind") for results in material.results for found in models(results)] if not model else []
+    kind = next((kind for kind in (model.get("kind"), *named) if isinstance(kind, str)), "dkm")
+    return MODELS[kind].TITLE if kind in MODELS else kind
+
+
 def sentence(material: Material) -> str:
     """What the model is."""
     model, about = part(material.config, "model"), material.checkpoint
@@ -269,8 +275,8 @@ def sentence(material: Material) -> str:
         parts.append(
             f"{show(step)}{f' of {show(planned)}' if is_number(planned) and planned != step else ''} steps"
         )
-    on = f" trained on {plain_name(dataset)}" if dataset else ""
-    return f"A Dynamic Kanerva Machine{on}{': ' if parts else ''}{', '.join(parts)}."
+    on = f", trained on {plain_name(dataset)}" if dataset else ""
+    return f"{title(material)}{on}{': ' if parts else ''}{', '.join(parts)}."
 
 
 # HTML
@@ -336,7 +342,10 @@ SCORES = {
         "What it takes to say an image, given the memory: the sum of the two below. Lower is better.",
     ),
     "reconstruction": ("reconstruction", "−ln p(x | w, M): the error of what is read from memory and decoded."),
-    "kl_weights": ("KL(w)", "What it takes to say where in memory the image is."),
+    "kl_weights": (
+        "KL(w)",
+        "What it takes to say where in memory the image is; without a memory, what it takes to say its code.",
+    ),
     "kl_memory": (
         "KL(M) / T",
         "What it takes to say what the memory holds; not part of the score, as in the paper.",
@@ -368,6 +377,14 @@ def scores(material: Material) -> str:
     return section("scores", "Scores", *parts)
 
 
+LEARNED = {
+    "noise_var": "Learned: how little a code is trusted when it is written.",
+    "prior_var": "Learned: how unsure an empty memory is of its rows.",
+    "weight_var": "Learned: how far weights are drawn around their mean.",
+    "scale": "Learned: the standard deviation of a pixel, above its least.",
+}
+
+
 def about_model(material: Material) -> str:
     """What the checkpoint says of itself."""
     about, model = material.checkpoint, part(material.config, "model")
@@ -377,21 +394,15 @@ def about_model(material: Material) -> str:
     rows = [
         ("checkpoint", about.get("file"), f"Its checksum is {about.get('crc32')}."),
         ("steps", about.get("step"), "Training steps behind it."),
-        (
-            "parameters",
-            about.get("parameters"),
-            "Numbers learned in training: the codec's, and the memory's prior.",
-        ),
-        ("rows, K", model.get("rows"), "Rows of the memory."),
-        ("code, C", model.get("code"), "Numbers in a row, and in the code of an image."),
+        ("parameters", about.get("parameters"), "Numbers learned in training."),
+        ("rows, K", model.get("rows"), "Rows of the memory, each as long as a code."),
+        ("code, C", model.get("code"), "Numbers in the code of an image."),
         (
             "image",
             " × ".join(map(str, image)) if isinstance(image, list) else None,
             f"Channels, height and width; the likelihood is {model.get('likelihood')}.",
         ),
-        ("noise variance", learned.get("noise"), "Learned: how little a code is trusted when it is written."),
-        ("prior variance", learned.get("prior"), "Learned: how unsure an empty memory is of its rows."),
-        ("weight variance", learned.get("weight"), "Learned: how far weights are drawn around their mean."),
+        *((spoken(name), learned[name], LEARNED.get(name, "Learned.")) for name in sorted(learned)),
         (
             "best",
             about.get("best"),
@@ -400,6 +411,11 @@ def about_model(material: Material) -> str:
     ]
     kept = [[e(name), e(show(value)), e(text)] for name, value, text in rows if value is not None]
     return section("model", "The model", table(kept, ["", "", "what it is"], "scores"))
+
+
+def spoken(name: str) -> str:
+    """noise_var: noise variance."""
+    return re.sub("_var$", "_variance", name).replace("_", " ")
 
 
 def training(material: Material) -> str:
@@ -415,10 +431,12 @@ def training(material: Material) -> str:
         "what is tested are averaged weights" if train.get("average") else "",
     ]
     because = " and ".join(filter(None, unlike))
+    terms = {"nats": "score", "kl_memory": "KL(M) / T", "autoencoder": "the autoencoder's error"}
+    loss = [text for name, text in terms.items() if any(name in line for line in material.metrics)]
     parts = [
-        "Left, what training makes small: the score, KL(M) / T and the autoencoder's error. Right, the score, on "
-        "training episodes (a running mean, with single reports behind it) and on test classes (with one standard "
-        "error on either side).",
+        f"Left, the loss{': ' if loss else ''}{' + '.join(loss)}. Right, the score, on training episodes (a "
+        "running mean, with single reports behind it) and on test classes (with one standard error on either "
+        "side).",
         f"The two differ in more than their classes: {because}." if because else "",
         f"Steps left out because they were not finite: {show(skipped)} or more." if skipped else "",
         f"{show(steps)} steps, seed {train.get('seed')}, from metrics.jsonl.",
@@ -585,7 +603,7 @@ def page(material: Material) -> str:
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{e(material.name)}: a Dynamic Kanerva Machine</title>
+<title>{e(material.name)}: {e(title(material))}</title>
 <link rel="icon" href="data:,">
 <style>{STYLE}</style>
 </head>
