@@ -46,8 +46,9 @@ def find(
     dataset: str | None = None,
     data_dir: str | None = None,
     needs: str | None = None,
+    purpose: str = "this",
 ) -> Iterator[Subject]:
-    """Load models one after another, with the images to try them on; `needs` is the one kind that will do.
+    """Load models one after another, with the images to try them on; `needs` is the one kind that serves a purpose.
 
     Images are those of a data set that is named, or those that a model was trained on. A model that was trained on
     none takes those of the first one here that was, or glyphs.
@@ -57,7 +58,8 @@ def find(
     sources = [source(place) for place in places]
     for found in sources:
         if needs is not None and found.kind != needs:
-            raise ValueError(f"{found.place}: expected a model of kind {needs}, got one of kind {found.kind}")
+            wanted = models.find(needs).__name__
+            raise ValueError(f"{purpose}: needs a {wanted}, got {found.place}, which is of kind {found.kind}")
     usual = next((found.data for found in sources if found.data is not None), DataConfig())
     for found in sources:
         config = (found.data or usual).other(dataset, data_dir)
