@@ -203,6 +203,20 @@ def count(name: str, value: Any) -> None:
         raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
 
 
+def mask(value: Any, x: Tensor) -> None:
+    """Check that a mask says of every pixel of x whether to trust it: 1, or 0 where it is lost."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"mask: expected a tensor, got {type(value).__name__}")
+    try:
+        fits = torch.broadcast_shapes(value.shape, x.shape) == x.shape
+    except RuntimeError:
+        fits = False
+    if not fits or value.shape[-2:] != x.shape[-2:]:
+        raise ValueError(f"mask: expected a shape that fits {shape(x)}, got {shape(value)}")
+    if deep(value) and not bool(((value == 0) | (value == 1)).all()):
+        raise ValueError("mask: expected 1 for a pixel to trust and 0 for one that is lost, got other values")
+
+
 def batch(name: str, value: Any) -> None:
     """Check that batch axes are a tuple of sizes."""
     sizes = isinstance(value, (tuple, list)) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
