@@ -88,8 +88,8 @@ class Hopfield(Model):
     def __init__(self, config: HopfieldConfig | None = None) -> None:
         super().__init__(config)
         c = self.config
-        self.register_buffer("noise", torch.tensor(c.flips if c.binary else c.min_scale))
-        self.register_buffer("beta", torch.tensor(1.0 if c.beta is None else c.beta))
+        self.register_buffer("noise", torch.tensor(float(c.flips if c.binary else c.min_scale)))
+        self.register_buffer("beta", torch.tensor(1.0 if c.beta is None else float(c.beta)))
         self.codec: CodecModel | None = None
         if c.code:
             self.codec = CodecModel(CodecModelConfig(c.image, c.likelihood, c.code, c.min_scale, c.codec))

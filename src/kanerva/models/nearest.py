@@ -59,9 +59,8 @@ class Nearest(Model):
 
     def __init__(self, config: NearestConfig | None = None) -> None:
         super().__init__(config)
-        self.register_buffer(
-            "noise", torch.tensor(self.config.flips if self.config.binary else self.config.min_scale)
-        )
+        c = self.config
+        self.register_buffer("noise", torch.tensor(float(c.flips if c.binary else c.min_scale)))
 
     def write(self, x: Float[Tensor, "*b T c h w"], state: Stored | None = None) -> Stored:
         """Append images, as bits or bytes hold them."""
@@ -171,7 +170,7 @@ def trusted(mask: Tensor | None, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor
     return torch.ones_like(x).flatten(-3) if mask is None else mask.to(x).expand(x.shape).flatten(-3)
 
 
-def joined(old: Float[Tensor, "*#b M D"], new: Float[Tensor, "*#b T D"]) -> Float[Tensor, "*b N D"]:
+def joined(old: Float[Tensor, "*a M D"], new: Float[Tensor, "*b T D"]) -> Float[Tensor, "*c N D"]:
     """The patterns of a memory, and new ones after them."""
     checks.broadcastable({"state": old.shape[:-2], "x": new.shape[:-2]})
     batch = torch.broadcast_shapes(old.shape[:-2], new.shape[:-2])
