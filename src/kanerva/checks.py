@@ -16,7 +16,7 @@ import math
 import numbers
 import os
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -235,6 +235,17 @@ def fields(config: Any, **least: float | int) -> None:
         values = value if isinstance(value, tuple) else (value,)
         if not values or not all(low <= v < math.inf for v in values):
             raise ValueError(f"{name}: expected {low:g} or more, got {value}")
+
+
+def options(given: Iterable[str], method: str, known: Mapping[str, Sequence[str]]) -> None:
+    """Check that a method has the options that it is given; `known` has those of every method of a model."""
+    for name in given:
+        if name not in known[method]:
+            having = [other for other in known if name in known[other]]
+            raise TypeError(
+                f"{name}: expected an option of method {method!r} ({', '.join(known[method]) or 'it has none'}); "
+                f"methods that have {name}: {', '.join(having) or 'none'}"
+            )
 
 
 def same_kind(name: str, x: Tensor, like: Tensor) -> None:
