@@ -274,6 +274,8 @@ def test_other_nonsense_is_refused(model: Model) -> None:
             call(state, what, method="guess")
         with pytest.raises(ValueError, match="steps: expected a whole number of at least 1, got 0"):
             call(state, what, 0)
+        with pytest.raises(TypeError, match="nonsense"):
+            call(state, what, nonsense=1)
         with pytest.raises(TypeError, match=r"state: expected .*, got NoneType"):
             call(None, what)
         with pytest.raises(TypeError, match=r"state.*expected torch\.float32"):

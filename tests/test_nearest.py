@@ -63,6 +63,14 @@ def test_a_stored_image_costs_little() -> None:
     torch.testing.assert_close(model(x).log_lik, torch.full((32,), exact), rtol=1e-6, atol=0)
 
 
+def test_colours_are_scored_to_their_digits() -> None:
+    """In single precision, where products of images would lose a grey level."""
+    config = NearestConfig(image=(3, 32, 32), likelihood="gaussian")
+    x = images(config, 32)
+    exact, ours = Nearest(config).double()(x).log_lik, Nearest(config)(x.float()).log_lik
+    torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=0)  # sums of 3,072 terms
+
+
 def test_bits_and_bytes_lose_nothing() -> None:
     levels = torch.arange(256).reshape(1, 1, 16, 16) / 128 - 1
     assert torch.equal(rounded(levels, False), levels)

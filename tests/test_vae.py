@@ -96,6 +96,14 @@ def test_recall_encodes_and_decodes() -> None:
     assert torch.equal(found.x[1], m.decode(posterior(m, once).mean).mode())
 
 
+def test_samples_are_decoded_from_the_prior() -> None:
+    m = model()
+    drawn = m.sample(m.write(images(SMALL, 4)), 6, 3, generator(2))
+    z = torch.randn(6, 5, generator=generator(2), dtype=torch.float64)
+    assert torch.equal(drawn.x[0], m.decode(z).mode())
+    assert torch.equal(drawn.x[1:], m.recall(m.write(drawn.x[0]), drawn.x[0], 2).x)
+
+
 def test_the_memory_is_empty_but_has_its_axes() -> None:
     m, x = model(), images(SMALL, 3, 4)
     assert m.kept(1000) == 0
@@ -133,6 +141,13 @@ def test_it_is_trained_and_its_bounds_are_reported(tmp_path: Path, capsys: pytes
     (name,) = found["extra"]
     assert name == "importance-weighted, k = 50"
     assert found["extra"][name]["mean"] < found["nats"]
+    m, x = (
+        kanerva.load(tmp_path / "run"),
+        kanerva.data.load(str(tmp_path / "bits.npz"), "test").images(torch.arange(64)),
+    )
+    assert isinstance(m, VAE)
+    # the same bound of all test images, in other draws
+    assert found["extra"][name]["mean"] == pytest.approx(-float(m.importance(x).detach().mean()), abs=1)
     main(flags)
     text = capsys.readouterr().out
     assert (

@@ -224,11 +224,7 @@ class Model(nn.Module):
         """Check what `recall` was called with, beside its memory."""
         self.check_images(x, "Q")
         checks.count("steps", steps)
-        name = self.method(method)
-        known = self.options(name)
-        for option in options:
-            if option not in known:
-                raise TypeError(f"{option}: expected an option of {name} ({', '.join(known) or 'it has none'})")
+        checks.options(options, self.method(method), {name: self.options(name) for name in self.METHODS})
         if options.get("mask") is not None:
             checks.mask(options["mask"], x)
 
