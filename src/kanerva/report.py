@@ -189,7 +189,7 @@ def is_score(data: Any) -> bool:
     return isinstance(data, dict) and all(is_number(data.get(name)) for name in ("nats", "nats_stderr"))
 
 
-def number(value: Any) -> float:
+def number(value: Any) -> float | int:
     return value if is_number(value) else 0
 
 

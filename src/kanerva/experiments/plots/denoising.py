@@ -56,7 +56,7 @@ def steps(result: dict[str, Any]) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if "energy" in panels:
         singles(panels["energy"], result["paths"], colours)
-        panels["energy"].set_title("energy, nats (thin: single cues)")
+        panels["energy"].set_title("energy (thin: single cues)")
         if "energy" in result["stored"]:
             level = result["stored"]["energy"]["mean"]
             panels["energy"].axhline(level, color="0.5", ls="-.", label="stored images themselves")

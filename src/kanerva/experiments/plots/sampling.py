@@ -49,7 +49,7 @@ def steps(result: dict[str, Any]) -> Figure:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if "energy" in panels:
         singles(panels["energy"], result["paths"], colours)
-        panels["energy"].set_title("energy, nats (thin: single samples)")
+        panels["energy"].set_title("energy (thin: single samples)")
     near = panels["to stored"]
     near.set_title(f"nearest stored image, {unit(result)}")
     near.axhline(result["sets"]["fresh images"]["to stored"]["mean"], color="0.4", ls="--", label="fresh images")
