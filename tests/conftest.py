@@ -4,6 +4,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+# Before torch is imported, and for every process that a test starts: the tests' matrices are small, and pytest runs
+# one worker a core, so a second thread only waits. One that has to be there waits without using the core.
+os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+
 import jaxtyping
 import pytest
 import torch
@@ -18,9 +22,6 @@ settings.register_profile("fixed", derandomize=True, deadline=None, max_examples
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("KANERVA_HYPOTHESIS", "fixed"))
 
-# The tests' matrices are small: a second thread only waits.
-torch.set_num_threads(1)
-
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
 
@@ -31,8 +32,10 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Keep the tests out of the user's cache; what one test has drawn, the others find."""
-    folder = tmp_path_factory.mktemp("cache")
+    """Keep the tests out of the user's cache; what one test has drawn, the others find, in any worker."""
+    workers = "PYTEST_XDIST_WORKER" in os.environ
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if workers else base) / "cache"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KANERVA_CACHE", str(folder))
         yield folder

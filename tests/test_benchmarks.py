@@ -1,6 +1,8 @@
 """The speed benchmark runs, and what it says is computed rightly; how fast anything is, no test asserts."""
 
+import gc
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +79,15 @@ def test_exponent_wants_two_points() -> None:
     assert timing.exponent([], []) is None
 
 
+@pytest.fixture
+def little_garbage() -> Iterator[None]:
+    """`speed` collects garbage after every row: it need not look through all that was imported each time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("little_garbage")
 def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every part runs, and the file has all that the figure is drawn from."""
     path = tmp_path / "speed.json"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,31 +40,40 @@ def half(rank: int) -> tuple[torch.Tensor, torch.Generator]:
     return batch()[2 * rank : 2 * rank + 2], torch.Generator().manual_seed(rank)
 
 
-def join(function: Callable[[int, str], None], folder: Path) -> list[dict[str, torch.Tensor]]:
-    """Run a function in two gloo processes; each leaves its tensors in a file."""
-    mp.spawn(enter, (function, str(folder)), nprocs=2)  # type: ignore[no-untyped-call]
-    return [storage.load(folder / f"{rank}.safetensors")[0] for rank in range(2)]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where two gloo processes, which take seconds to start, left what the functions of `enter` gave."""
+    folder = tmp_path_factory.mktemp("joined")
+    mp.spawn(enter, (folder,), nprocs=2)  # type: ignore[no-untyped-call]
+    return folder
 
 
-def enter(rank: int, function: Callable[[int, str], None], folder: str) -> None:
-    torch.set_num_threads(1)
+def enter(rank: int, folder: Path) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
-    rendezvous = f"file://{folder}/rendezvous"
-    torch.distributed.init_process_group("gloo", rendezvous, rank=rank, world_size=2)
-    function(rank, folder)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
+    for function in (gradients, together, skipping):
+        storage.save(place(folder, function, rank), function(rank, folder), {})
     torch.distributed.destroy_process_group()
 
 
-def gradients(rank: int, folder: str) -> None:
+def place(folder: Path, function: Callable[..., Any], rank: int) -> Path:
+    return folder / f"{function.__name__}-{rank}.safetensors"
+
+
+def left(folder: Path, function: Callable[..., Any]) -> list[dict[str, torch.Tensor]]:
+    """The tensors that a function gave in each of the processes."""
+    return [storage.load(place(folder, function, rank))[0] for rank in range(2)]
+
+
+def gradients(rank: int, folder: Path) -> dict[str, Any]:
     wrapped = distributed.wrap(Loss(model(), "L", 0), distributed.World(rank, 2, torch.device("cpu")))
     loss, _ = wrapped(*half(rank))
     loss.backward()
-    found = {name.removeprefix("module.model."): p.grad for name, p in wrapped.named_parameters()}
-    storage.save(f"{folder}/{rank}.safetensors", found, {})
+    return {name.removeprefix("module.model."): p.grad for name, p in wrapped.named_parameters()}
 
 
-def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
-    first, second = join(gradients, tmp_path)
+def test_two_processes_have_the_gradients_of_one(folder: Path) -> None:
+    first, second = left(folder, gradients)
     alone = Loss(model(), "L", 0)
     losses = [alone(*half(rank))[0] for rank in range(2)]
     ((losses[0] + losses[1]) / 2).backward()
@@ -77,16 +87,16 @@ def shard(rank: int) -> slice:
     return slice(0, 2) if rank == 0 else slice(2, 9)
 
 
-def together(rank: int, folder: str) -> None:
+def together(rank: int, folder: Path) -> dict[str, Any]:
     c = case((2,), K=5, C=7, T=9)
     w, z = c.w[:, shard(rank)].clone(), c.z[:, shard(rank)].clone().requires_grad_()
     state = distributed.condition(c.state, w, z, c.noise_var)
     (state.R.square().sum() / 2).backward()  # each of two workers holds half of the loss
-    storage.save(f"{folder}/{rank}.safetensors", {**state._asdict(), "grad": z.grad}, {})
+    return {**state._asdict(), "grad": z.grad}
 
 
-def test_workers_write_one_memory_together(tmp_path: Path) -> None:
-    parts = join(together, tmp_path)
+def test_workers_write_one_memory_together(folder: Path) -> None:
+    parts = left(folder, together)
     c = case((2,), K=5, C=7, T=9)
     z = c.z.clone().requires_grad_()
     alone = memory.condition(c.state, c.w, z, c.noise_var)
@@ -103,14 +113,14 @@ def launch(folder: Path, config: kanerva.RunConfig, processes: int) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", "kanerva", "train", "demo", "--out", str(folder), "--dataset", data, "--steps", "4"]
     command += ["--batch", "4", "--lengths", "5", "--log-every", "1", "--evaluate-images", "40", "--device", "cpu"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr[-3000:]
 
 
-def skipping(rank: int, folder: str) -> None:
+def skipping(rank: int, folder: Path) -> dict[str, Any]:
     """A step that went wrong in one process only."""
-    config = tiny(Path(folder) / str(rank), nonfinite="skip")
+    (folder / str(rank)).mkdir()
+    config = tiny(folder / str(rank), nonfinite="skip")
     world = distributed.World(rank, 2, torch.device("cpu"))
     images, _ = config.data.load()
     run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
@@ -122,14 +132,11 @@ def skipping(rank: int, folder: str) -> None:
     bad = step.bad()
     assert bad is not None
     step(2)
-    found = {"R0": run.model.R0.detach(), "skipped": skipped, "bad": torch.tensor([bad.step, bad.steps])}
-    storage.save(f"{folder}/{rank}.safetensors", found, {})
+    return {"R0": run.model.R0.detach(), "skipped": skipped, "bad": torch.tensor([bad.step, bad.steps])}
 
 
-def test_processes_skip_the_same_steps(tmp_path: Path) -> None:
-    for rank in range(2):
-        (tmp_path / str(rank)).mkdir()
-    first, second = join(skipping, tmp_path)
+def test_processes_skip_the_same_steps(folder: Path) -> None:
+    first, second = left(folder, skipping)
     assert first["skipped"] == second["skipped"] == 1
     assert first["bad"].tolist() == second["bad"].tolist() == [1, 1]
     assert torch.equal(first["R0"], second["R0"])
@@ -155,9 +162,8 @@ def test_an_error_in_one_process_ends_all(tmp_path: Path) -> None:
     script.write_text(FAIL)
     config = tiny(tmp_path)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     arguments = [json.dumps(to_dict(config)), str(tmp_path / "run")]
-    result = subprocess.run([*command, *arguments], env=environment, capture_output=True, text=True, timeout=120)
+    result = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
     assert result.returncode != 0
     assert "kanerva: process 1: a pixel too far" in result.stderr
 

@@ -86,7 +86,7 @@ def test_glyphs_are_in_the_middle(pixels: np.ndarray) -> None:
 
 
 def test_variants_of_a_class_differ_from_each_other(pixels: np.ndarray) -> None:
-    kinds = [len(np.unique(images.reshape(glyphs.VARIANTS, -1), axis=0)) for images in pixels]
+    kinds = [len({image.tobytes() for image in images}) for images in pixels]
     assert min(kinds) >= glyphs.VARIANTS - 2  # a straight bar has few ways to look
     assert np.mean(kinds) > 19.9
 

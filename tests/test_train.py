@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_training_learns(tmp_path: Path) -> None:
     """The training crosses, much better than by predicting the mean image."""
-    config = tiny(tmp_path, steps=300, batch=8, lr=1e-2, log_every=100, evaluate_every=0)
+    config = tiny(tmp_path, steps=300, batch=8, lr=1e-2, log_every=100, evaluate_every=0, save_every=300)
     model = dataclasses.replace(config.model, rows=8, code=16, codec=kanerva.CodecConfig((8, 16)))
     kanerva.train(dataclasses.replace(config, model=model), tmp_path / "run")
     images, _ = config.data.load()
@@ -584,36 +585,64 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     assert list((tmp_path / "run").glob(".*.tmp")) == []
 
 
-def start(config: RunConfig, folder: Path) -> "subprocess.Popen[str]":
-    """A run in a process of its own."""
-    script = (
-        "import json, sys, kanerva; from kanerva.config import RunConfig; from kanerva.fields import from_dict;"
-        "kanerva.train(from_dict(RunConfig, json.loads(sys.argv[1])), sys.argv[2], resume=len(sys.argv) > 3)"
-    )
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    arguments = [sys.executable, "-c", script, json.dumps(to_dict(config)), str(folder)]
-    return subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True)
+# One process imports what training needs, which takes seconds, and then forks for every run it is asked for.
+LAUNCHER = """
+import json, os, sys
+import torch._dynamo, kanerva, kanerva.kernels.cpu
+from kanerva.config import RunConfig
+from kanerva.fields import from_dict
+for line in sys.stdin:
+    config, folder, errors = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(errors, os.O_WRONLY | os.O_CREAT), 2)
+        kanerva.train(from_dict(RunConfig, config), folder)
+        break
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator["subprocess.Popen[str]"]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", LAUNCHER], stdin=pipe, stdout=pipe, text=True) as process:
+        yield process
+
+
+def signalled(
+    launcher: "subprocess.Popen[str]", config: RunConfig, folder: Path, number: int, file: str, pause: float
+) -> tuple[int, str]:
+    """A run in a process of its own, sent a signal once it has written a file: its status, and what it printed."""
+    assert launcher.stdin is not None
+    assert launcher.stdout is not None
+    errors = folder.with_suffix(".txt")
+    print(json.dumps([to_dict(config), str(folder), str(errors)]), file=launcher.stdin, flush=True)
+    process = int(launcher.stdout.readline())
+    try:
+        wait_for(folder / file)
+        time.sleep(pause)
+    finally:
+        os.kill(process, number)
+    return int(launcher.stdout.readline()), errors.read_text()
 
 
 def wait_for(path: Path) -> None:
-    for _ in range(600):
-        if path.exists():
+    for _ in range(6000):
+        if path.exists() and path.stat().st_size:
             return
-        time.sleep(0.1)
+        time.sleep(0.01)
     raise AssertionError(f"{path} did not appear")
 
 
-def test_kill_9_leaves_a_checkpoint_that_loads(tmp_path: Path) -> None:
+def test_kill_9_leaves_a_checkpoint_that_loads(launcher: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """Killed at a random moment while it saves after every step, five times; then it goes on."""
-    config = tiny(tmp_path, steps=100_000, save_every=1, log_every=1000, evaluate_every=0)
+    config = tiny(tmp_path, steps=10_000, save_every=1, log_every=1000, evaluate_every=0)
     moments = random.Random(0)
     for attempt in range(5):
         folder = tmp_path / f"run{attempt}"
-        process = start(config, folder)
-        wait_for(folder / "last.safetensors")
-        time.sleep(moments.random())
-        process.kill()
-        process.communicate()
+        status, _ = signalled(launcher, config, folder, signal.SIGKILL, "last.safetensors", 0.3 * moments.random())
+        assert status == -signal.SIGKILL
         _, about = storage.load(folder / "last.safetensors")
         assert about["step"] > 0
     goal = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=about["step"] + 2))
@@ -622,15 +651,12 @@ def test_kill_9_leaves_a_checkpoint_that_loads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_saves_and_ends_cleanly(number: int, tmp_path: Path) -> None:
-    config = tiny(tmp_path, steps=100_000, save_every=100_000, log_every=1, evaluate_every=0)
-    process = start(config, tmp_path / "run")
-    wait_for(tmp_path / "run" / "metrics.jsonl")
-    while not metrics(tmp_path / "run"):
-        time.sleep(0.1)
-    process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
+def test_an_interrupted_run_saves_and_ends_cleanly(
+    number: int, launcher: "subprocess.Popen[str]", tmp_path: Path
+) -> None:
+    config = tiny(tmp_path, steps=10_000, save_every=10_000, log_every=1, evaluate_every=0)
+    status, errors = signalled(launcher, config, tmp_path / "run", number, "metrics.jsonl", 0)
+    assert status == 0, errors
     assert "--resume goes on from here" in errors
     step = storage.load(tmp_path / "run" / "last.safetensors")[1]["step"]
     assert metrics(tmp_path / "run")[-1]["step"] == step

@@ -48,17 +48,19 @@ def test_the_omniglot_model_has_its_score() -> None:
 
 @real
 def test_the_omniglot_model_recalls_what_is_damaged() -> None:
-    """15 % of bits flipped, and one half erased: by descent a third of the wrong pixels at most, all right."""
+    """Half of them with 15 % of bits flipped, half with one side erased: by descent a third of the wrong pixels at
+    most, all right."""
     model, images = kanerva.load("omniglot"), kanerva.data.load("omniglot", "test", data_dir=str(REAL))
     generator = torch.Generator().manual_seed(0)
     x = distinct(images, 1, 32, generator)
     state = model.write(x)
-    for cue in (corruption.flips(x, 0.15, generator), corruption.half(x, "right")):
+    flipped, halved = corruption.flips(x[:, :16], 0.15, generator), corruption.half(x[:, 16:], "right")
+    for cue, stored in ((flipped, torch.arange(16)), (halved, torch.arange(16, 32))):
         with torch.no_grad():
             usual = model.recall(state, cue.x, 5, "least-squares").x[-1]
         path = model.recall(state, cue.x, 5, "descent", mask=cue.mask)
-        wrong, before = (float((a - x).abs().sum((-3, -2, -1)).mean()) for a in (path.x[-1], usual))
+        wrong, before = (float((a - x[:, stored]).abs().sum((-3, -2, -1)).mean()) for a in (path.x[-1], usual))
         assert wrong < before / 3
-        right = distances(path.x[-1], x).argmin(-1) == torch.arange(32)
-        assert int(right.sum()) >= 31
+        right = distances(path.x[-1], x).argmin(-1) == stored
+        assert int(right.sum()) >= 15
         assert bool((path.energy.diff(dim=0) <= 0).all())
