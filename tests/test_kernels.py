@@ -436,7 +436,7 @@ def test_nor_in_memories_beyond_registers(pair: Pair, monkeypatch: pytest.Monkey
 def huge_codes(pair: Pair) -> None:
     """Two of them, each far larger than all before, in directions of their own."""
     name, device = pair
-    R, z = normal(1, 4, 12, seed=0), normal(1, 7, 12, seed=1)
+    R, z = normal(2, 4, 12, seed=0), normal(2, 7, 12, seed=1)
     R[:, :, -2:], z[:, :, -2:] = 0, 0
     z[:, 3, -2], z[:, 6, -1] = 1e2, 1e5
 
