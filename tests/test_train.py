@@ -339,9 +339,9 @@ def test_a_held_step_changes_nothing(device: str, tmp_path: Path, monkeypatch: p
         before = state(run)
         step.held.fill_(True)
         step.number.fill_(2)
-        step.body(5)
+        step.parts(5)[0]()
         step.number.fill_(3)
-        step.body(4)
+        step.parts(4)[0]()
     assert same(before, state(run))
     assert step.bad() is None
 

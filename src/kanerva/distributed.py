@@ -1,7 +1,7 @@
-"""More than one process: start, wrap, reduce; and one memory written by several workers together.
+"""More than one process: start, share gradients, agree; and one memory written by several workers together.
 
-`torchrun --nproc-per-node N -m kanerva train …` starts N processes; each draws its own episodes, and
-DistributedDataParallel averages the gradients. Without torchrun everything here does nothing.
+`torchrun --nproc-per-node N -m kanerva train …` starts N processes; each draws its own episodes, and gradients are
+averaged over them. Without torchrun everything here does nothing.
 """
 
 import os
@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
-from torch.nn.parallel import DistributedDataParallel
 
 from . import checks, memory
 from .memory import MemoryState, Variance
@@ -43,10 +42,13 @@ def start(device: str = "auto") -> Iterator[World]:
         with torch.cuda.device(place) if place.type == "cuda" else nullcontext():
             yield World(0, 1, place)
         return
+    local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+    alone = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= gpus and place.index is None
     if place.type == "cuda":
-        place = torch.device(f"cuda:{os.environ['LOCAL_RANK']}")
+        place = place if place.index is not None else torch.device(f"cuda:{local % gpus}")
         torch.cuda.set_device(place)
-    dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
+    # NCCL wants a GPU for each process
+    dist.init_process_group("nccl" if place.type == "cuda" and alone else "gloo")
     rank = dist.get_rank()
     try:
         yield World(rank, dist.get_world_size(), place)
@@ -71,34 +73,54 @@ def choose(device: str) -> torch.device:
     return place
 
 
-def wrap(module: nn.Module, world: World) -> nn.Module:
-    """Average gradients over the processes, where there is more than one."""
-    return DistributedDataParallel(module) if world.size > 1 else module
+class Lost(RuntimeError):
+    """Another process of the run is gone."""
+
+
+def shared_gradients(model: nn.Module, more: int, world: World) -> Float[Tensor, "n"]:
+    """Room for `more` numbers and, with several processes, for all gradients behind them; they are views of it.
+
+    All processes begin with the weights of the first.
+    """
+    parameters = list(model.parameters())
+    behind = sum(p.numel() for p in parameters) if world.size > 1 else 0
+    room = torch.zeros(more + behind, dtype=parameters[0].dtype, device=world.device)
+    if world.size == 1:
+        return room
+    for part, parameter in zip(room[more:].split([p.numel() for p in parameters]), parameters, strict=True):
+        # in the order in which the parameter lies in memory, as a fused optimiser takes it
+        parameter.grad = part.as_strided(parameter.shape, parameter.stride())
+        parameter.grad.copy_(parameter.detach())
+    with lost():
+        dist.broadcast(room, 0)
+    with torch.no_grad():
+        for parameter in parameters:
+            parameter.copy_(parameter.grad)  # type: ignore[arg-type]
+    return room
+
+
+def add_up(x: Tensor) -> None:
+    """Replace a tensor by its sum over the processes."""
+    with lost():
+        dist.all_reduce(x)
 
 
 def agree(flag: bool, world: World) -> bool:
     """Whether any process raised its flag; all get the same answer."""
     if world.size == 1:
         return flag
-    return bool(some(torch.tensor(flag, device=world.device), world))
+    raised = torch.tensor(float(flag), device=world.device)
+    add_up(raised)
+    return bool(raised > 0)
 
 
-def some(flag: Bool[Tensor, ""], world: World) -> Bool[Tensor, ""]:
-    """`agree` for a flag on the device, without waiting for it."""
-    if world.size == 1:
-        return flag
-    raised = flag.float()
-    dist.all_reduce(raised, dist.ReduceOp.MAX)
-    return raised > 0
-
-
-def mean(x: Tensor, world: World) -> Tensor:
-    """The mean over the processes."""
-    if world.size == 1:
-        return x
-    x = x.detach().clone()
-    dist.all_reduce(x)
-    return x / world.size
+@contextmanager
+def lost() -> Iterator[None]:
+    """Say what it means when processes cannot be reached."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise Lost(f"another process of the run is gone, or does not answer ({error})") from error
 
 
 def condition(

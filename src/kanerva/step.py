@@ -1,14 +1,15 @@
-"""One training step: draw, forward, backward, clip, update, average.
+"""One training step: draw, forward, backward; sum gradients over the processes; clip, update, average.
 
-Nothing in it waits for the device, so the same body runs as it stands (CPU, several processes) or as a CUDA graph,
-one launch a step. Whether a step counts is decided on the device too; the host looks now and then.
+Nothing in it waits for the device, so the same body runs as it stands or as a CUDA graph, one launch a step. With
+several processes there are two graphs, and between them one all-reduce of one tensor, which holds all gradients and
+what is reported. Whether a step counts is decided on the device too; the host looks now and then.
 The random numbers of a step are a function of (seed, step, process) alone.
 """
 
 import contextlib
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -26,23 +27,13 @@ from .models.base import Model
 from .objective import NAMES
 
 
-class Loss(nn.Module):
-    """The model and its objective as one module, so that DistributedDataParallel sees every use of a parameter."""
-
-    def __init__(self, model: Model, bound: str, intermediate: int) -> None:
-        super().__init__()
-        self.model, self.bound, self.intermediate = model, bound, intermediate
-
-    def forward(
-        self, x: Float[Tensor, "B T c h w"], generator: torch.Generator
-    ) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
-        """The loss, and the means of what the model has of NAMES, for the whole episode."""
-        if self.bound == "L":
-            bounds = [self.model(x, generator)]
-        else:
-            bounds = self.model.online(x, self.intermediate, generator)
-        losses = [objective.loss(terms) for terms in bounds]
-        return torch.stack(losses).mean(), {k: v.detach().mean() for k, v in objective.parts(bounds[0]).items()}
+def loss_of(
+    model: Model, x: Float[Tensor, "B T c h w"], config: TrainConfig, generator: torch.Generator
+) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
+    """The loss, and the means of what the model has of NAMES, for the whole episode."""
+    bounds = [model(x, generator)] if config.bound == "L" else model.online(x, config.intermediate, generator)
+    losses = [objective.loss(terms) for terms in bounds]
+    return torch.stack(losses).mean(), {k: v.detach().mean() for k, v in objective.parts(bounds[0]).items()}
 
 
 class Bad(NamedTuple):
@@ -59,7 +50,6 @@ class Step:
     def __init__(self, run: Run, images: ClassImages, world: World) -> None:
         self.config, self.images, self.world = run.config.train, images, world
         self.model, self.average, self.optimizer = run.model, run.average, run.optimizer
-        self.loss = distributed.wrap(Loss(run.model, self.config.bound, self.config.intermediate), world)
         device = world.device
         self.generator = torch.Generator(device)
         # set by the host before a step
@@ -76,9 +66,11 @@ class Step:
             group["lr"] = self.lr
         # where `skip` is 1, a fused optimiser leaves weights and moments alone, as for torch.amp.GradScaler
         self.optimizer.found_inf, self.optimizer.grad_scale = self.skip, None  # type: ignore[attr-defined]
+        # with several processes, all that they add up
+        self.sums = distributed.shared_gradients(self.model, len(NAMES) + 1, world)
         self.captured = why_not_captured(self.config, world) is None
         if self.captured:
-            self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+            self.graphs: dict[int, list[torch.cuda.CUDAGraph]] = {}
             self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
 
     def __call__(self, number: int) -> int:
@@ -89,23 +81,50 @@ class Step:
         self.generator.manual_seed(step_seed(c.seed, number, self.world.rank))
         self.number.fill_(number)
         self.lr.fill_(learning_rate(number, c))
-        if self.captured:
-            self.graphs[length].replay()
-        else:
-            self.body(length)
+        parts = [graph.replay for graph in self.graphs[length]] if self.captured else self.parts(length)
+        for i, part in enumerate(parts):
+            if i:
+                distributed.add_up(self.sums)
+            part()
         return c.batch * length
 
-    def body(self, length: int) -> None:
-        """The step itself. All that it reads and leaves lies on the device."""
+    def parts(self, length: int) -> list[Callable[[], None]]:
+        """The step itself; with several processes, what comes before and after they add up their gradients.
+
+        All that it reads and leaves lies on the device.
+        """
+        if self.world.size > 1:
+            return [lambda: self.gradients(length), self.update]
+
+        def whole() -> None:
+            self.gradients(length)
+            self.update()
+
+        return [whole]
+
+    def gradients(self, length: int) -> None:
+        """Draw episodes, and find the loss and its gradient for this process's share of them."""
         x = self.draw(length)
-        self.optimizer.zero_grad(set_to_none=True)
-        loss, terms = self.loss(x, self.generator)
+        if self.world.size > 1:
+            self.sums.zero_()
+        else:
+            self.optimizer.zero_grad(set_to_none=True)
+        loss, terms = loss_of(self.model, x, self.config, self.generator)
         loss.backward()
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or math.inf)
         self.names = ("loss", *terms, "grad_norm")
-        found = torch.stack([loss.detach(), *terms.values(), norm])
-        self.last[: len(found)].copy_(found)
-        self.judge(loss.isfinite() & norm.isfinite())
+        self.sums[: len(terms) + 1].copy_(torch.stack([loss.detach(), *terms.values()]))
+
+    def update(self) -> None:
+        """Clip the gradient, and move the weights and their average along it, if all is finite.
+
+        What is not finite in one process is not in the sums, so all processes decide alike.
+        """
+        if self.world.size > 1:
+            self.sums /= self.world.size
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip or math.inf)
+        reported = len(self.names) - 1
+        self.last[: reported + 1].copy_(torch.cat([self.sums[:reported], norm[None]]))
+        self.judge(self.sums[0].isfinite() & norm.isfinite())
         self.optimizer.step()
         if self.average is not None:
             update_average(self.average, self.model, self.config.average, self.skip)
@@ -118,8 +137,8 @@ class Step:
         return self.model.dequantise(x, self.generator)
 
     def judge(self, finite: Bool[Tensor, ""]) -> None:
-        """Skip a step that is not finite in some process, and note the first. To stop: hold all that come after."""
-        bad = distributed.some(~finite, self.world) & ~self.held
+        """Skip a step that is not finite, and note the first. With nonfinite="stop", later ones are skipped too."""
+        bad = ~finite & ~self.held
         first = bad & (self.bad_count == 0)
         self.bad_number.copy_(torch.where(first, self.number, self.bad_number))
         self.bad_last.copy_(torch.where(first, self.last, self.bad_last))
@@ -128,23 +147,26 @@ class Step:
             self.held |= bad
         self.skip.copy_(bad | self.held)
 
-    def capture(self, length: int) -> torch.cuda.CUDAGraph:
-        """Record the body as a graph. It runs a few times first, to choose algorithms; held, so nothing changes."""
-        held = self.held.clone()
+    def capture(self, length: int) -> list[torch.cuda.CUDAGraph]:
+        """Record the parts as graphs. They run a few times before, to choose algorithms; held: nothing changes."""
+        held, parts = self.held.clone(), self.parts(length)
         self.held.fill_(True)
         self.stream.wait_stream(torch.cuda.current_stream())
         with warnings.catch_warnings(), torch.cuda.stream(self.stream), fastest_convolutions():
             warnings.filterwarnings("ignore", ".*capturable=True")  # these runs are not captured; the next one is
-            for _ in range(3):
-                self.body(length)
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(self.generator)
-        # Graphs may share their memory: they run one after another, and what outlives a step was made outside.
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream), fastest_convolutions():
-            self.body(length)
+            for part in 3 * parts:
+                part()
+        graphs = []
+        for part in parts:
+            graph = torch.cuda.CUDAGraph()
+            graph.register_generator_state(self.generator)
+            # Graphs may share their memory: they run one after another, and what outlives one was made outside.
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream), fastest_convolutions():
+                part()
+            graphs.append(graph)
         torch.cuda.current_stream().wait_stream(self.stream)
         self.held.copy_(held)
-        return graph
+        return graphs
 
     def values(self) -> dict[str, float]:
         """The loss, the terms and the norm of the gradient of the last step, means over the processes."""
@@ -152,7 +174,7 @@ class Step:
 
     def named(self, values: Float[Tensor, "n"]) -> dict[str, float]:
         """What a step left behind, with its names."""
-        return dict(zip(self.names, distributed.mean(values, self.world).tolist(), strict=False))
+        return dict(zip(self.names, values.tolist(), strict=False))
 
     def bad(self) -> Bad | None:
         """What was not finite since this was last asked."""
@@ -177,8 +199,6 @@ def why_not_captured(config: TrainConfig, world: World) -> str | None:
     """Why steps are not captured; None if they are."""
     if world.device.type != "cuda":
         return f"the device is {world.device.type}"
-    if world.size > 1:
-        return f"there are {world.size} processes"
     return None if config.capture else "--no-capture"
 
 

@@ -68,7 +68,13 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
             log.say(said)
 
         while run.step < c.steps:
-            drawn = step(run.step)
+            try:
+                drawn = step(run.step)
+            except distributed.Lost as error:
+                # what is left of the step is not made: weights are those before it
+                if world.main:
+                    run.save(folder / storage.LAST)
+                raise distributed.Lost(f"{error}; saved at step {run.step}, --resume goes on from there") from error
             run.step += 1
             log.step(run.step, drawn)
             last = run.step == c.steps
