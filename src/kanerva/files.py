@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import os
+import re
 import secrets
 import sys
 import time
@@ -36,13 +37,15 @@ def cache_dir() -> Path:
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator[BinaryIO]:
     """Open a file for writing bytes; it appears at `path` whole when the block ends, or not at all if it raises.
 
     The bytes go to a file of another name in the same folder, reach the disk, and then take the old one's place.
+    `parents`: make the folder if it is not there. `sweep` removes what a killed process leaves.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if parents:
+        path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -62,6 +65,29 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def sweep(folder: Path, name: str) -> None:
+    """Remove the unfinished files that `atomic_write` of a killed process left; those of a live one stay.
+
+    Process ids are those of this machine, so whoever writes files of this name must hold a lock on the folder.
+    """
+    for path in folder.glob(f".{name}.*-*.tmp"):
+        if (found := re.search(r"\.(\d+)-[0-9a-f]{8}\.tmp$", path.name)) and not alive(int(found[1])):
+            path.unlink(missing_ok=True)
+
+
+def alive(process: int) -> bool:
+    """Whether there is a process of this number; where the system cannot say, there is."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def cached(name: str, make: Callable[[], Arrays], valid: Callable[[Arrays], bool]) -> Arrays:
