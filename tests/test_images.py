@@ -331,7 +331,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "too large": ({"images": np.full((1, 4, 4), 1.5)}, r"on \[0, 1\], got values from 1.5 to 1.5"),
     "negative": ({"images": np.full((1, 4, 4), -0.5)}, r"on \[0, 1\], got values from -0.5"),
     "NaN": ({"images": np.full((1, 4, 4), np.nan)}, r"on \[0, 1\], got values from nan"),
-    "objects": ({"images": np.array([None])}, r"without objects, but: Object arrays cannot be loaded"),
+    "objects": ({"images": np.array([None])}, r"without objects, but: objects, which only pickle"),
     "another key": ({"x": np.zeros(3), "y": np.zeros(3)}, r"there is no key `images`, only x, y"),
     "a label too many": (
         {"images": np.zeros((2, 2, 2), np.uint8), "labels": np.zeros(3)},

@@ -1,7 +1,7 @@
 """Tensors and JSON in one safetensors file, written atomically and checked whole. Nothing is ever unpickled.
 
 Format 2: the file's metadata have `kanerva`, a JSON description, and `sha256`, which covers that text and the name,
-dtype, shape and bytes of every tensor. Format 1 had a CRC-32 of names and bytes only; such files load with a warning.
+dtype, shape and bytes of every tensor. Format 1 had a CRC-32 of names and bytes only, and loads with a warning.
 """
 
 import hashlib

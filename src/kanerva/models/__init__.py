@@ -75,18 +75,22 @@ def build(tensors: dict[str, torch.Tensor], about: dict[str, Any], where: str) -
     return model.eval()
 
 
-def blueprint(kind: type[Model], config: BaseConfig, count: int, where: str) -> Model:
-    """A model on the meta device, which has shapes and no numbers; one of more than `count` parameters is refused.
+# So many more tensors than there are may a config ask for and still be built, to say which are missing.
+SPARE = 1000
 
-    Refused while it is being made: layers without numbers take time too.
+
+def blueprint(kind: type[Model], config: BaseConfig, count: int, where: str) -> Model:
+    """A model on the meta device, which has shapes and no numbers.
+
+    One of far more than `count` parameters is refused while it is being made: layers without numbers take time too.
     """
     made, here = 0, threading.get_ident()
 
     def register(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
         nonlocal made
         made += parameter is not None and threading.get_ident() == here
-        if made > count:
-            raise ValueError(f"the config asks for more than the {count} tensors that are there")
+        if made > count + SPARE:
+            raise ValueError(f"the config asks for more than {count + SPARE} tensors, and there are {count}")
 
     handle = register_module_parameter_registration_hook(register)
     try:
