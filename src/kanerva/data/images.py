@@ -121,21 +121,22 @@ def _folder(folder: Path, size: tuple[int, int] | None, channels: int | None) ->
     return pixels, np.array([_shown(p if loose else p.parent) for p in paths])
 
 
-def _find(folder: Path) -> Iterator[Path]:
+def _find(root: Path) -> Iterator[Path]:
     """The image files below a folder, by their paths in it; links are followed, hidden ones left out."""
 
     def unreadable(error: OSError) -> None:
         raise error  # it names the folder; os.walk would pass it over
 
-    above = {folder: [folder.resolve()]}
-    for place, folders, files in os.walk(folder, onerror=unreadable, followlinks=True):
-        way = above.pop(Path(place))
+    ways = {root: [root.resolve()]}  # the real folders on the way to each
+    for place, folders, files in os.walk(root, onerror=unreadable, followlinks=True):
+        way = ways.pop(Path(place))
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in folders:
             path = Path(place, name)
-            if (real := path.resolve()) in way:
+            real = path.resolve()
+            if any(folder.is_relative_to(real) for folder in way):
                 raise ValueError(f"{path}: a link back to {real}, which holds it; remove the link")
-            above[path] = [*way, real]
+            ways[path] = [*way, real]
         for name in files:
             path = Path(place, name)
             if name.startswith(".") or path.suffix.lower() not in SUFFIXES:
@@ -143,7 +144,7 @@ def _find(folder: Path) -> Iterator[Path]:
             if path.is_symlink() and not path.exists():
                 raise FileNotFoundError(f"{path}: a link to {os.readlink(path)}, which is not there")
             if path.is_file():
-                yield path.relative_to(folder)
+                yield path.relative_to(root)
 
 
 def _room(folder: Path, count: int, image: Array) -> None:
