@@ -380,7 +380,7 @@ def test_linked_folders_are_classes_too(tmp_path: Path) -> None:
     folder_of(tmp_path / "elsewhere", {"b": 2})
     (tmp_path / "set" / "b").symlink_to(tmp_path / "elsewhere" / "b")
     (tmp_path / "set" / "c").symlink_to(tmp_path / "elsewhere" / "b")  # the same twice is no loop
-    assert load(tmp_path / "set", holdout=0).labels == ("a", "b", "c")
+    assert load(tmp_path / "set", holdout=0.0).labels == ("a", "b", "c")
 
 
 @pytest.mark.parametrize("target", [".", "..", "../a", "../.."])
@@ -409,7 +409,7 @@ def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
 def test_names_that_are_not_utf_8_can_be_printed(tmp_path: Path) -> None:
     root = folder_of(tmp_path / "set", {"a": 2, os.fsdecode(b"\xff"): 2, os.fsdecode(b"\xfe"): 2})
     root = root.rename(tmp_path / os.fsdecode(b"\xfd"))
-    images = load(root, holdout=0)
+    images = load(root, holdout=0.0)
     assert images.labels == ("\\xfe", "\\xff", "a")
     assert images.name == "\\xfd"
 

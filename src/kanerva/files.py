@@ -135,6 +135,8 @@ def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
                 return {names[0]: _array(file, size, size)}
             with zipfile.ZipFile(file) as archive:
                 found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                for info in archive.infolist():
+                    archive.open(info).close()  # a zip has names twice, and compares them when it opens a member
                 if names and names[0] not in found:
                     raise ValueError(f"there is no key `{names[0]}`, only {', '.join(found) or 'nothing'}")
                 arrays = {}
@@ -142,7 +144,7 @@ def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
                     with archive.open(found[name]) as member:
                         arrays[name] = _array(member, found[name].file_size, found[name].compress_size)
                 return arrays
-    except OSError:
+    except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged file can make zipfile, zlib and NumPy's header parser raise anything
         raise ValueError(f"{path}: expected arrays saved by numpy, without objects, but: {line(error)}") from error
