@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: test demo bench mutants format clean
+.PHONY: test demo bench mutants fuzz format clean
 
 test: $(READY)
 	$(BIN)/ruff format --check .
@@ -25,6 +25,11 @@ bench: $(READY)
 # break the memory line by line and see that a test notices, and that every test notices something
 mutants: $(READY)
 	$(BIN)/python tests/mutants.py
+
+# damage files at random and look for new counterexamples, for so many minutes; the seed is printed
+MINUTES ?= 2
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz.py --minutes $(MINUTES) --out results/fuzz.json
 
 format: $(READY)
 	$(BIN)/ruff format .

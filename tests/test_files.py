@@ -1,10 +1,13 @@
 """Files appear whole or not at all, broken caches are made again, and downloads go on where they stopped."""
 
 import functools
+import io
 import os
 import stat
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,6 +82,91 @@ def test_atomic_write_gives_the_usual_permissions(tmp_path: Path) -> None:
     with files.atomic_write(tmp_path / "file"):
         pass
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+
+
+def test_atomic_write_may_be_told_not_to_make_folders(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FileNotFoundError, match="file could not be written"),
+        files.atomic_write(tmp_path / "a" / "file", parents=False),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
+    """The beginning of an .npy file."""
+    out = io.BytesIO()
+    np.lib.format.write_array_header_1_0(out, {"descr": dtype, "fortran_order": False, "shape": shape})
+    return out.getvalue()
+
+
+LIES = {
+    "terabytes": (header((10**6, 10**9)), "the header says uint8 of shape .* bytes, and there are 0"),
+    "more than there is": (header((4, 2)) + b"1234", "8 bytes, and there are 4"),
+    "less than there is": (header((2,)) + b"1234", "2 bytes, and there are 4"),
+    "negative sizes": (header((-2, -2)) + b"1234", "the header says"),
+    "objects": (header((1,), "|O") + b"12345678", "objects, which only pickle could load"),
+    "another version": (b"\x93NUMPY\x03\x00" + header((4,))[8:] + b"1234", "format .3, 0. of .npy"),
+    "no header": (b"\x93NUMPY\x01\x00\x10\x00((((((((", "EOF: reading array header"),
+    "nothing": (b"", "EOF: reading magic string"),
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", LIES)
+def test_an_array_is_not_read_before_its_size_is_known(tmp_path: Path, name: str, packed: bool) -> None:
+    data, message = LIES[name]
+    path = tmp_path / "a.npz"
+    path.write_bytes(data)
+    if packed:
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("x.npy", data)
+    with pytest.raises(
+        ValueError, match=rf"a.npz: expected arrays saved by numpy, without objects, but: .*{message}"
+    ):
+        files.npz(path, ("x",))
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.float64, np.str_])
+def test_arrays_come_back_as_they_were(tmp_path: Path, dtype: type, order: Any) -> None:
+    x = (
+        np.asfortranarray(np.arange(24).reshape(2, 3, 4).astype(dtype))
+        if order == "F"
+        else np.arange(0).astype(dtype)
+    )
+    np.savez_compressed(tmp_path / "a.npz", x=x, y=np.array(3))
+    np.save(tmp_path / "b.npy", x)
+    for found in (files.npz(tmp_path / "a.npz")["x"], files.npz(tmp_path / "b.npy", ("x",))["x"]):
+        assert found.dtype == x.dtype
+        assert np.array_equal(found, x)
+        assert found.flags.writeable
+    assert list(files.npz(tmp_path / "a.npz", ("y", "z"))) == ["y"]
+
+
+def test_what_does_not_fit_into_memory_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blank, compressed a thousand times; and more than a quarter of the memory."""
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(2**20, np.uint8))
+    np.save(tmp_path / "a.npy", np.zeros(2**20, np.uint8))
+    assert len(files.npz(tmp_path / "a.npz")["x"]) == 2**20
+    monkeypatch.setattr(files, "FREE", 2**19)
+    with pytest.raises(
+        ValueError, match=r"a.npz: .* at most 200 times the [\d,]+ bytes that are stored, got 1,048,576"
+    ):
+        files.npz(tmp_path / "a.npz")
+    assert len(files.npz(tmp_path / "a.npy", ("x",))["x"]) == 2**20
+    monkeypatch.setattr(files, "memory", lambda: 2**21)
+    with pytest.raises(ValueError, match=r"a.npy: .* at most a quarter of the 0 GiB of memory"):
+        files.npz(tmp_path / "a.npy", ("x",))
+
+
+def test_the_checksum_of_a_member_is_compared(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(1000))
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(ValueError, match=r"a.npz: .*Bad CRC-32"):
+        files.npz(tmp_path / "a.npz")
 
 
 def make(calls: list[int]) -> files.Arrays:

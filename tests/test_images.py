@@ -1,5 +1,8 @@
 """Folders and arrays of the user's own: read as they are, split without overlap, and refused with a reason."""
 
+import os
+import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
+from kanerva import files
 from kanerva.data import ClassImages, load
 
 
@@ -331,7 +335,7 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "too large": ({"images": np.full((1, 4, 4), 1.5)}, r"on \[0, 1\], got values from 1.5 to 1.5"),
     "negative": ({"images": np.full((1, 4, 4), -0.5)}, r"on \[0, 1\], got values from -0.5"),
     "NaN": ({"images": np.full((1, 4, 4), np.nan)}, r"on \[0, 1\], got values from nan"),
-    "objects": ({"images": np.array([None])}, r"without objects, but: Object arrays cannot be loaded"),
+    "objects": ({"images": np.array([None])}, r"without objects, but: objects, which only pickle"),
     "another key": ({"x": np.zeros(3), "y": np.zeros(3)}, r"there is no key `images`, only x, y"),
     "a label too many": (
         {"images": np.zeros((2, 2, 2), np.uint8), "labels": np.zeros(3)},
@@ -366,3 +370,103 @@ def test_torn_arrays_are_named(tmp_path: Path, suffix: str, keep: int) -> None:
     path.write_bytes(path.read_bytes()[:keep])
     with pytest.raises(ValueError, match=rf"a\{suffix}: expected arrays saved by numpy"):
         load(path)
+
+
+# links, names, permissions, sizes
+
+
+def test_linked_folders_are_classes_too(tmp_path: Path) -> None:
+    folder_of(tmp_path / "set", {"a": 2})
+    folder_of(tmp_path / "elsewhere", {"b": 2})
+    (tmp_path / "set" / "b").symlink_to(tmp_path / "elsewhere" / "b")
+    (tmp_path / "set" / "c").symlink_to(tmp_path / "elsewhere" / "b")  # the same twice is no loop
+    assert load(tmp_path / "set", holdout=0.0).labels == ("a", "b", "c")
+
+
+@pytest.mark.parametrize("target", [".", "..", "../a", "../.."])
+def test_a_link_that_leads_back_is_named(tmp_path: Path, target: str) -> None:
+    folder_of(tmp_path / "set", {"a": 2})
+    (tmp_path / "set" / "a" / "again").symlink_to(target)
+    with pytest.raises(ValueError, match=r"again: a link back to .*, which holds it; remove the link"):
+        load(tmp_path / "set")
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    folder_of(tmp_path / "set", {"a": 2})
+    (tmp_path / "set" / "a" / "x.png").symlink_to("gone.png")
+    with pytest.raises(FileNotFoundError, match=r"a/x.png: a link to gone.png, which is not there"):
+        load(tmp_path / "set")
+
+
+def test_a_link_to_itself_is_named(tmp_path: Path) -> None:
+    folder_of(tmp_path / "set", {"a": 2})
+    (tmp_path / "set" / "a" / "x.png").symlink_to("x.png")
+    with pytest.raises(FileNotFoundError, match=r"a/x.png: a link to x.png, which is not there"):
+        load(tmp_path / "set")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are any bytes on Linux")
+def test_names_that_are_not_utf_8_can_be_printed(tmp_path: Path) -> None:
+    root = folder_of(tmp_path / "set", {"a": 2, os.fsdecode(b"\xff"): 2, os.fsdecode(b"\xfe"): 2})
+    root = root.rename(tmp_path / os.fsdecode(b"\xfd"))
+    images = load(root, holdout=0.0)
+    assert images.labels == ("\\xfe", "\\xff", "a")
+    assert images.name == "\\xfd"
+
+
+def test_a_folder_that_may_not_be_read_is_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, scan = folder_of(tmp_path / "set", {"a": 2, "b": 2}), os.scandir
+
+    def refuse(path: Any) -> Any:
+        if str(path).endswith("b"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*set/b'"):
+        load(root)
+
+
+def test_a_file_that_may_not_be_read_is_not_called_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = folder_of(tmp_path / "set", {"a": 2})
+
+    def refuse(path: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Image, "open", refuse)
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*set/a/000.png'"):
+        load(root)
+
+
+@pytest.mark.parametrize("side", [10_000, 20_000])
+def test_an_image_of_too_many_pixels_is_not_decoded(
+    tmp_path: Path, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pillow warns of the first and refuses the second."""
+    root = folder_of(tmp_path / "set", {"a": 2})
+    data = bytearray((root / "a" / "000.png").read_bytes())
+    data[16:24] = 2 * side.to_bytes(4, "big")
+    data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
+    (root / "a" / "000.png").write_bytes(data)
+    monkeypatch.delattr(Image.Image, "convert")
+    with pytest.raises(ValueError, match=r"a/000.png: expected at most 89,478,485 pixels, but: Image size"):
+        load(root, size=6)
+
+
+def test_a_folder_that_does_not_fit_into_memory_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = folder_of(tmp_path / "set", {"a": 20})
+    monkeypatch.setattr(files, "FREE", 20 * 36 - 1)
+    monkeypatch.setattr(files, "memory", lambda: 20 * 36)
+    with pytest.raises(ValueError, match=r"set: 20 images of 6×6 .*at most a quarter of .*; give size=… to reduce"):
+        load(root)
+
+
+def test_an_image_of_another_size_ends_the_reading(tmp_path: Path) -> None:
+    """Before the next one, which is no image, is looked at."""
+    root = folder_of(tmp_path / "set", {"a": 2})
+    grey(0, side=7).save(root / "a" / "001.png")
+    (root / "a" / "002.png").write_bytes(b"none")
+    with pytest.raises(ValueError, match=r"001.png: expected 6×6 .* got 7×7"):
+        load(root)

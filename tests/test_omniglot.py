@@ -9,6 +9,7 @@ import io
 import os
 import shutil
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -263,6 +264,13 @@ def spoil(how: str, folder: Path, small: dict[str, bytes]) -> None:
         path.write_bytes(archive(range(4, 6), "e", {"e/0006_01.png": b""}))
     elif how == "an image that is none":
         path.write_bytes(archive(range(4, 5), "e", {"e/0005_01.png": b"hello"}))
+    elif how == "an image of many bytes":
+        path.write_bytes(archive(range(4, 5), "e", {"e/0005_01.png": b"\0" * (2**16 + 1)}))
+    elif how.endswith("pixels wide"):
+        image = bytearray(png(drawing(5, 1)))
+        image[16:24] = 2 * int(how.split()[0]).to_bytes(4, "big")
+        image[29:33] = zlib.crc32(image[12:29]).to_bytes(4, "big")
+        path.write_bytes(archive(range(4, 5), "e", {"e/0005_01.png": bytes(image)}))
 
 
 @pytest.mark.parametrize(
@@ -278,6 +286,9 @@ def spoil(how: str, folder: Path, small: dict[str, bytes]) -> None:
         ("an image of another size", "expected images of 105×105, got e/0005_01.png of 104×105"),
         ("an image of another number", "expected each of .* got e/0006_01.png"),
         ("an image that is none", "e/0005_01.png cannot be read"),
+        ("10000 pixels wide", "expected images of 105×105, got e/0005_01.png of 10000×10000"),
+        ("20000 pixels wide", r"e/0005_01.png cannot be read \(Image size \(400000000 pixels\) exceeds limit"),
+        ("an image of many bytes", "expected drawings of at most 65,536 bytes, got e/0005_01.png of 65,537"),
     ],
 )
 def test_omniglot_says_which_file_is_wrong(small: dict[str, bytes], tmp_path: Path, how: str, message: str) -> None:

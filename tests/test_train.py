@@ -7,6 +7,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -569,10 +570,10 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     config = tiny(tmp_path)
     original = storage.save
 
-    def save(path: Path, tensors: Any, about: Any) -> None:
+    def save(path: Path, tensors: Any, about: Any, **how: Any) -> None:
         if about["step"] == 4:
             monkeypatch.setattr(os, "fsync", full)
-        original(path, tensors, about)
+        original(path, tensors, about, **how)
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -583,6 +584,54 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
     assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
     assert list((tmp_path / "run").glob(".*.tmp")) == []
+
+
+def test_a_folder_removed_during_training_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a new folder with one file; nor is another run's folder of the same name written to."""
+    original, folder = storage.save, tmp_path / "run"
+
+    def save(path: Path, tensors: Any, about: Any, **how: Any) -> None:
+        original(path, tensors, about, **how)
+        shutil.rmtree(folder)
+        if replaced:
+            folder.mkdir()
+
+    monkeypatch.setattr(storage, "save", save)
+    for replaced in (False, True):
+        with pytest.raises(
+            FileNotFoundError, match=r"run: the run's folder was removed or replaced while it was tr"
+        ):
+            kanerva.train(tiny(tmp_path, evaluate_every=0), folder)
+        assert not replaced or list(folder.iterdir()) == []
+        assert folder.exists() == replaced
+
+
+def test_a_folder_is_not_made_again_by_saving(tmp_path: Path) -> None:
+    run, _ = new_step(tiny(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"last.safetensors could not be written"):
+        run.save(tmp_path / "gone" / "last.safetensors")
+    assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="process ids as POSIX has them")
+def test_unfinished_files_of_killed_runs_are_removed(tmp_path: Path) -> None:
+    config, folder = tiny(tmp_path), tmp_path / "run"
+    kanerva.train(config, folder)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dead = [f".{name}.{gone.pid}-0123abcd.tmp" for name in ("last.safetensors", "config.json", "metrics.jsonl")]
+    live = [
+        f".last.safetensors.{os.getpid()}-0123abcd.tmp",
+        f".report.html.{gone.pid}-0123abcd.tmp",
+        ".mine.1-2.tmp",
+    ]
+    for name in dead + live:
+        (folder / name).write_text("half")
+    with checkpoint.alone(folder), pytest.raises(FileExistsError, match="another process is training here"):
+        kanerva.train(config, folder, resume=True)
+    assert all((folder / name).exists() for name in dead)
+    kanerva.train(config, folder, resume=True)
+    assert sorted(path.name for path in folder.glob(".*.tmp")) == sorted(live)
 
 
 # One process imports what training needs, which takes seconds, and then forks for every run it is asked for.
@@ -717,7 +766,7 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere.safetensors: no such file"):
         kanerva.load(tmp_path / "nowhere.safetensors")
     path.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
-    with pytest.raises(ValueError, match="damaged: its numbers are not those that were written"):
+    with pytest.raises(ValueError, match="damaged: its numbers or its description are not those that were written"):
         kanerva.load(path)
     assert kanerva.load(tmp_path / "run").config.rows == 4
     tensors, about = storage.load(tmp_path / "run" / "last.safetensors")
@@ -726,7 +775,7 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
         tmp_path / "run" / "last.safetensors", few, {k: about[k] for k in ("model", "run", "step", "best")}
     )
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
-    with pytest.raises(ValueError, match="the optimiser's state for R0 is missing"):
+    with pytest.raises(ValueError, match=r"state for R0: expected .*, got exp_avg, exp_avg_sq, step missing"):
         kanerva.train(longer, tmp_path / "run", resume=True)
     storage.save(path, {**tensors, "model.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
     with pytest.raises(ValueError, match=r"R0: expected shape \(4, 6\), got \(3, 6\)"):
@@ -734,3 +783,51 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
     storage.save(path, {k: v for k, v in tensors.items() if k != "model.R0"}, {"model": about["model"]})
     with pytest.raises(ValueError, match=r"missing \['R0'\]"):
         kanerva.load(path)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "about", "message"),
+    [
+        ({"optimizer.exp_avg_sq.R0": None}, {}, r"state for R0: expected .*, got exp_avg_sq missing"),
+        ({"optimizer.step.R0": torch.zeros(2)}, {}, r"state for R0: step: expected shape \(\), got \(2,\)"),
+        ({"optimizer.exp_avg.R0": torch.zeros(4, 5)}, {}, r"state for R0: exp_avg: expected shape \(4, 6\)"),
+        ({"optimizer.exp_avg.R0": torch.full((4, 6), torch.nan)}, {}, "state for R0: exp_avg: expected finite"),
+        ({"averaged": torch.zeros(3)}, {}, r"averaged: expected shape \(\), got \(3,\)"),
+        ({"averaged": torch.tensor(1.5)}, {}, "averaged: expected torch.int64, got torch.float32"),
+        ({"average.R0": torch.zeros(4, 6, dtype=torch.int32)}, {}, "R0: expected torch.float32, got torch.int32"),
+        ({"model.R0": torch.full((4, 6), torch.inf)}, {}, "R0: expected finite values, got 24"),
+        ({}, {"step": True}, "step: expected a whole number from 0 to 2.53, got True"),
+        ({}, {"step": 10**30}, "step: expected a whole number .*, got 1000000"),
+        ({}, {"step": -1}, "step: expected a whole number .*, got -1"),
+        ({}, {"step": None}, "step: expected a whole number .*, got None"),
+        ({}, {"best": "low"}, "best: expected a score or null, got 'low'"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_resumed_says_why(
+    tensors: dict[str, Any], about: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """And changes nothing in the run that would have taken it."""
+    config, path = tiny(tmp_path, average=0.9), tmp_path / "a.safetensors"
+    run, step = new_step(config)
+    for number in range(2):
+        step(number)
+    run.step = 2
+    run.save(path)
+    saved, description = storage.load(path)
+    changed = {name: x for name, x in {**saved, **tensors}.items() if x is not None}
+    storage.save(path, changed, {**description, **about})
+    fresh, _ = new_step(config)
+    before = [x.clone() for x in state(fresh)]
+    with pytest.raises(ValueError, match=rf"a.safetensors: .*{message}"):
+        fresh.restore(path)
+    assert all(torch.equal(a, b) for a, b in zip(state(fresh), before, strict=True))
+    assert fresh.step == 0
+
+
+def test_numbers_that_json_can_hold_and_a_step_cannot_be(tmp_path: Path) -> None:
+    """1e400 is infinite, which no file of this version can have; those of earlier ones could."""
+    for about in ({"step": 1e400}, {"step": 3, "best": 1e400}, {"step": 3, "best": math.nan}):
+        with pytest.raises(ValueError, match=r"x: (step|best): expected .*, got (inf|nan)"):
+            checkpoint.progress(about, Path("x"))
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            storage.save(tmp_path / "a.safetensors", {}, about)

@@ -15,7 +15,7 @@ from torch.optim.swa_utils import AveragedModel
 from . import storage
 from .config import RunConfig
 from .fields import from_dict, to_dict
-from .files import atomic_write, lock
+from .files import atomic_write, lock, sweep
 from .models.base import Model
 
 # What may change when a run goes on: how long, how often it reports, where and how it computes.
@@ -32,6 +32,9 @@ FREE = (
     "keep_every",
     "nonfinite",
 )
+# What Adam and AdamW keep of each parameter once there was a step.
+ADAM = {"step", "exp_avg", "exp_avg_sq"}
+MOST = 2**53  # steps: all that a float can count, which the schedule of the learning rate is computed in
 
 
 @dataclass
@@ -65,7 +68,8 @@ class Run:
             "best": self.best if math.isfinite(self.best) else None,
             "random": {"seed": self.config.train.seed, "step": self.step},
         }
-        storage.save(path, tensors, about)
+        still_ours(path.parent)
+        storage.save(path, tensors, about, parents=False)
 
     def restore(self, path: Path) -> None:
         """Take all of it from a file; nothing is changed unless everything fits."""
@@ -74,32 +78,47 @@ class Run:
         fits(self.config, saved, path)
         if (self.average is not None) != ("averaged" in tensors):
             raise ValueError(f"{path}: the run and the checkpoint differ in whether weights are averaged")
-        step, best = about.get("step"), about.get("best")
-        if not isinstance(step, int) or step < 0 or not isinstance(best, float | None):
-            raise ValueError(f"{path}: expected a step and a best score, got {step!r} and {best!r}")
+        step, best = progress(about, path)
         optimizer = self._optimizer_state(tensors, path, step)
-        storage.fill(self.model, storage.part(tensors, "model."), str(path))
+        weights, average = storage.part(tensors, "model."), storage.part(tensors, "average.")
+        storage.match(self.model.state_dict(), weights, str(path))
         if self.average is not None:
-            storage.fill(self.average.module, storage.part(tensors, "average."), str(path))
+            storage.match(self.average.module.state_dict(), average, str(path))
+            storage.match({"averaged": self.average.n_averaged}, {"averaged": tensors["averaged"]}, str(path))
+            self.average.module.load_state_dict(average)
             self.average.n_averaged.copy_(tensors["averaged"])
+        self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(optimizer)
-        self.step, self.best = step, math.inf if best is None else best
+        self.step, self.best = step, best
 
     def _optimizer_state(self, tensors: dict[str, Tensor], path: Path, step: int) -> dict[str, Any]:
         """The saved state of the optimiser, in the form that it takes; it must fit."""
         state: dict[int, dict[str, Tensor]] = {}
-        for i, (name, parameter) in enumerate(self.model.named_parameters()):
+        for i, (name, parameter) in enumerate(self.model.named_parameters()) if step else ():
             entries = {key: x for full, x in tensors.items() if (key := optimizer_key(full, name))}
-            if any(key != "step" and x.shape != parameter.shape for key, x in entries.items()):
-                raise ValueError(f"{path}: the optimiser's state for {name} does not fit")
-            if step and not entries:
-                raise ValueError(f"{path}: the optimiser's state for {name} is missing")
+            if set(entries) != ADAM:
+                lost = f"{', '.join(sorted(ADAM - set(entries))) or 'nothing'} missing"
+                raise ValueError(f"{path}: the optimiser's state for {name}: expected {sorted(ADAM)}, got {lost}")
+            own = {key: torch.tensor(0.0) if key == "step" else parameter for key in ADAM}
+            storage.match(own, entries, f"{path}: the optimiser's state for {name}")
             # files keep no strides, and a fused optimiser takes moments to lie in memory as their parameter does
             state[i] = {
                 key: x if key == "step" else torch.empty_like(parameter).copy_(x) for key, x in entries.items()
             }
         groups = self.optimizer.state_dict()["param_groups"]
-        return {"state": state if step else {}, "param_groups": groups}
+        return {"state": state, "param_groups": groups}
+
+
+def progress(about: dict[str, Any], path: Path) -> tuple[int, float]:
+    """The step and the best score that a checkpoint's description has."""
+    step, best = about.get("step"), about.get("best")
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < MOST:
+        raise ValueError(f"{path}: step: expected a whole number from 0 to 2^53, got {step!r}")
+    if best is None:
+        return step, math.inf
+    if not isinstance(best, float) or not math.isfinite(best):
+        raise ValueError(f"{path}: best: expected a score or null, got {best!r}")
+    return step, best
 
 
 def optimizer_key(full: str, name: str) -> str | None:
@@ -148,9 +167,37 @@ def claim(folder: Path, config: RunConfig, resume: bool) -> Iterator[None]:
         fits(config, from_dict(RunConfig, storage.load(last)[1].get("run"), f"{last}: run"), last)
     folder.mkdir(parents=True, exist_ok=True)
     with alone(folder):
+        for name in ("*.safetensors", "config.json", "metrics.jsonl"):
+            sweep(folder, name)
         with atomic_write(folder / "config.json") as file:
             file.write((json.dumps(to_dict(config), indent=1) + "\n").encode())
-        yield
+        CLAIMED[folder.absolute()] = identity(folder)
+        try:
+            yield
+        finally:
+            del CLAIMED[folder.absolute()]
+
+
+# The folders of this process's runs, and what they were when they were claimed.
+CLAIMED: dict[Path, tuple[int, int] | None] = {}
+
+
+def identity(folder: Path) -> tuple[int, int] | None:
+    """What tells a folder from another one of the same name; None where there is none."""
+    try:
+        status = folder.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def still_ours(folder: Path) -> None:
+    """Check that the folder of a run has not been removed: a new one would hold one file, or be another run's."""
+    claimed = CLAIMED.get(folder.absolute())
+    if claimed is not None and identity(folder) != claimed:
+        raise FileNotFoundError(
+            f"{folder}: the run's folder was removed or replaced while it was training; nothing more is saved there"
+        )
 
 
 @contextlib.contextmanager

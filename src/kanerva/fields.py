@@ -1,6 +1,7 @@
 """Configs, which are frozen dataclasses, to plain dictionaries for JSON and back."""
 
 import dataclasses
+import math
 import types
 import typing
 from typing import Any, TypeVar
@@ -22,16 +23,20 @@ def from_dict(kind: type[Config], data: Any, where: str = "config") -> Config:
     A missing one takes its default, so the default of a new field must be what was done before there was one.
     """
     if not isinstance(data, dict) or not data:
-        raise ValueError(f"{where}: expected the fields of {kind.__name__}, got {data!r}")
+        raise ValueError(f"{where}: expected the fields of {kind.__name__}, got {brief(data)}")
     if hasattr(kind, "of_kind"):
-        kind = kind.of_kind(data.get("kind", "dkm"))  # type: ignore[attr-defined]
         # before there were kinds, every model was a DKM
+        name = data.get("kind", "dkm")
+        try:
+            kind = kind.of_kind(str(name))  # type: ignore[attr-defined]
+        except ValueError as error:
+            raise ValueError(f"{where}.kind: {error}") from None
         data = {name: value for name, value in data.items() if name != "kind"}
     hints = typing.get_type_hints(kind)
     unknown = sorted(set(data) - {f.name for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
     if unknown:
         raise ValueError(
-            f"{where}: expected the fields of {kind.__name__}, got unknown {unknown}; "
+            f"{where}: expected the fields of {kind.__name__}, got unknown {brief(unknown)}; "
             f"usual cause: saved by another version of kanerva"
         )
     values = {name: _value(hints[name], data[name], f"{where}.{name}") for name in data}
@@ -47,13 +52,29 @@ def _value(kind: Any, value: Any, where: str) -> Any:
             return value
         return from_dict(kind, value, where)  # type: ignore[arg-type]
     origin, options = typing.get_origin(kind), typing.get_args(kind)
+    wanted = f"{where}: expected {kind}, got {brief(value)}"
     if origin is tuple:
-        whole = isinstance(value, (list, tuple)) and all(isinstance(v, int) for v in value)
+        whole = isinstance(value, (list, tuple)) and all(isinstance(v, int) and _sound(v) for v in value)
         if not whole or (Ellipsis not in options and len(value) != len(options)):
-            raise ValueError(f"{where}: expected {kind}, got {value!r}")
+            raise ValueError(wanted)
         return tuple(value)
     if origin in (None, types.UnionType):
         allowed = kind | int if float in (kind, *options) else kind
-        if not isinstance(value, allowed):
-            raise ValueError(f"{where}: expected {kind}, got {value!r}")
+        # a share that may be left out may also be True (DataConfig.binary); no other number may
+        either = kind is bool or (float in options and isinstance(value, bool))
+        if not isinstance(value, allowed) or not (either or _sound(value)):
+            raise ValueError(wanted)
     return value
+
+
+def _sound(value: Any) -> bool:
+    """Whether a number is one: JSON also has true, 1e400 and whole numbers of any length."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 2**63
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+def brief(value: Any) -> str:
+    """A value for an error, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

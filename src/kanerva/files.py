@@ -2,7 +2,9 @@
 
 import contextlib
 import http.client
+import math
 import os
+import re
 import secrets
 import sys
 import time
@@ -10,8 +12,7 @@ import urllib.error
 import urllib.request
 import warnings
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -36,13 +37,15 @@ def cache_dir() -> Path:
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator[BinaryIO]:
     """Open a file for writing bytes; it appears at `path` whole when the block ends, or not at all if it raises.
 
     The bytes go to a file of another name in the same folder, reach the disk, and then take the old one's place.
+    `parents`: make the folder if it is not there. `sweep` removes what a killed process leaves.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if parents:
+        path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -62,6 +65,29 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def sweep(folder: Path, name: str) -> None:
+    """Remove the unfinished files that `atomic_write` of a killed process left; those of a live one stay.
+
+    Process ids are those of this machine, so whoever writes files of this name must hold a lock on the folder.
+    """
+    for path in folder.glob(f".{name}.*-*.tmp"):
+        if (found := re.search(r"\.(\d+)-[0-9a-f]{8}\.tmp$", path.name)) and not alive(int(found[1])):
+            path.unlink(missing_ok=True)
+
+
+def alive(process: int) -> bool:
+    """Whether there is a process of this number; where the system cannot say, there is."""
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def cached(name: str, make: Callable[[], Arrays], valid: Callable[[Arrays], bool]) -> Arrays:
@@ -88,13 +114,100 @@ def cached(name: str, make: Callable[[], Arrays], valid: Callable[[Arrays], bool
 
 
 def read_arrays(path: Path) -> Arrays | None:
-    """Read every array of an .npz file, never by pickle; None where there is no file or it is broken."""
+    """Read every array of an .npz file; None where there is no file or it is broken."""
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
-    # A torn file can fail in any of these ways; AttributeError: it is a single array, not an .npz.
-    except (OSError, ValueError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error):
+        return npz(path)
+    except (OSError, ValueError):
         return None
+
+
+def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
+    """Read the arrays of an .npz file: all of them, or those of `names`, of which the first must be there.
+
+    An .npy file has that one alone. Never by pickle; sizes are compared with each other and with the limits below
+    before anything is read.
+    """
+    try:
+        with path.open("rb") as file:
+            if names and file.read(2) != b"PK":
+                file.seek(0)
+                size = path.stat().st_size
+                return {names[0]: _array(file, size, size)}
+            with zipfile.ZipFile(file) as archive:
+                found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                for info in archive.infolist():
+                    archive.open(info).close()  # a zip has names twice, and compares them when it opens a member
+                if names and names[0] not in found:
+                    raise ValueError(f"there is no key `{names[0]}`, only {', '.join(found) or 'nothing'}")
+                arrays = {}
+                for name in [name for name in names if name in found] or found:
+                    with archive.open(found[name]) as member:
+                        arrays[name] = _array(member, found[name].file_size, found[name].compress_size)
+                return arrays
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # a damaged file can make zipfile, zlib and NumPy's header parser raise anything
+        raise ValueError(f"{path}: expected arrays saved by numpy, without objects, but: {line(error)}") from error
+
+
+def _array(file: Any, size: int, stored: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """Read an array in NumPy's format from a file of `size` bytes, `stored` of them on disk."""
+    version = np.lib.format.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"format {version} of .npy, which is for fields with names")
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = header(file)
+    wanted = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject:
+        raise ValueError("objects, which only pickle could load")
+    if any(n < 0 for n in shape) or wanted != size - file.tell():
+        raise ValueError(
+            f"the header says {dtype} of shape {shape}, {wanted:,} bytes, and there are {size - file.tell():,}"
+        )
+    check_size(wanted, stored)
+    data, done = np.empty(wanted, np.uint8), 0
+    while done < wanted:
+        if not (block := file.read(min(wanted - done, 1 << 20))):
+            raise ValueError(f"it ends after {done:,} of {wanted:,} bytes")
+        data[done : done + len(block)] = np.frombuffer(block, np.uint8)
+        done += len(block)
+    file.read(1)  # at its end a zip compares the checksum
+    array = data.view(dtype) if wanted else np.empty(0, dtype)
+    return array.reshape(shape, order="F" if fortran else "C")
+
+
+# LIMITS. A small file must not take all memory: what it holds is compared with these before it is read.
+FREE = 2**28  # bytes that any machine has to spare: up to this much nothing is asked
+RATIO = 200  # images compress 10 to 100 times; only blank ones, or a trap, more
+SHARE = 4  # data may take a quarter of the memory, because preparing them makes copies
+
+
+def check_size(size: int, stored: int | None = None) -> None:
+    """Check that `size` bytes can be held, and are no trap: `stored` is what they take on disk, compressed."""
+    if size <= FREE:
+        return
+    if stored is not None and size > RATIO * stored:
+        raise ValueError(
+            f"expected at most {RATIO} times the {stored:,} bytes that are stored, got {size:,}; usual cause: a "
+            f"file made to fill memory, or blank images"
+        )
+    if size > memory() // SHARE:
+        raise ValueError(
+            f"expected at most a quarter of the {memory() / 2**30:.0f} GiB of memory, got {size / 2**30:,.0f} GiB"
+        )
+
+
+def memory() -> int:
+    """The bytes of this machine's memory; 16 GiB where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 2**34
+
+
+def line(error: BaseException) -> str:
+    """What an error says, or else its name, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 class DownloadError(OSError):

@@ -1,30 +1,42 @@
-"""Tensors and JSON in one safetensors file, written atomically. Nothing is ever unpickled."""
+"""Tensors and JSON in one safetensors file, written atomically and checked whole. Nothing is ever unpickled.
 
+Format 2: the file's metadata have `kanerva`, a JSON description, and `sha256`, which covers that text and the name,
+dtype, shape and bytes of every tensor. Format 1 had a CRC-32 of names and bytes only, and loads with a warning.
+"""
+
+import hashlib
 import json
+import warnings
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .files import atomic_write
 
-FORMAT = 1
+FORMAT = 2
 WEIGHTS = Path(__file__).parent / "weights"
 LAST = "last.safetensors"  # of a run's folder
 
 
-def save(path: str | Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """Write named tensors and what is to be said about them; an old file stays until the new one is whole."""
+def save(path: str | Path, tensors: dict[str, Tensor], about: dict[str, Any], parents: bool = True) -> None:
+    """Write named tensors and what is to be said about them; an old file stays until the new one is whole.
+
+    What `load` gave can be saved again. `parents`: make the folder if it is not there.
+    """
     from . import __version__
 
     plain = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}
-    note = json.dumps({"format": FORMAT, "version": __version__, "crc32": crc32(plain), **about})
-    data = safetensors.torch.save(plain, {"kanerva": note})
-    with atomic_write(Path(path)) as file:
+    own = {"format": FORMAT, "version": __version__, "crc32": crc32(plain)}
+    description = own | {name: value for name, value in about.items() if name not in ("format", "crc32")}
+    note = json.dumps(description, allow_nan=False)
+    data = safetensors.torch.save(plain, {"kanerva": note, "sha256": sha256(plain, note)})
+    with atomic_write(Path(path), parents) as file:
         file.write(data)
 
 
@@ -32,33 +44,54 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `save` wrote; a file that is missing, damaged or not ours is an error that says so."""
     path = Path(path)
     if not path.is_file():
-        usual = ""
-        if not path.suffix:
-            usual = f"; models that come along: {', '.join(shipped())}"
-        elif path.name == LAST and path.parent.is_dir():
-            usual = f"; {path.parent} is not the folder of a run, or nothing was saved there yet"
-        raise FileNotFoundError(f"{path}: no such file{usual}")
+        raise FileNotFoundError(f"{path}: no such file{_hint(path)}")
+    data = path.read_bytes()
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            note = (file.metadata() or {}).get("kanerva")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
-    except (safetensors.SafetensorError, OSError) as error:
+        tensors = safetensors.torch.load(data)
+        # the library checks the header before it gives a tensor, but gives no metadata of bytes
+        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
+    # KeyError, RuntimeError: a dtype or a shape that safetensors knows and this PyTorch does not
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path}: not a readable safetensors file, cut short or damaged ({error})") from None
-    if note is None:
+    if "kanerva" not in metadata:
         raise ValueError(f"{path}: a safetensors file, but not one that kanerva wrote")
-    try:
-        about = json.loads(note)
-    except json.JSONDecodeError:
-        raise ValueError(f"{path}: its description is damaged") from None
-    if not isinstance(about, dict):
-        raise ValueError(f"{path}: its description is damaged")
-    if about.get("format") != FORMAT:
+    note = metadata["kanerva"]
+    about = _description(note, path)
+    if "sha256" in metadata or about.get("format") == FORMAT:
+        if metadata.get("sha256") != sha256(tensors, note):
+            raise ValueError(f"{path}: damaged: its numbers or its description are not those that were written")
+    elif about.get("format") != 1:
         raise ValueError(
             f"{path}: expected format {FORMAT}, got {about.get('format')} written by kanerva {about.get('version')}"
         )
-    if about.get("crc32") != crc32(tensors):
+    elif about.get("crc32") != crc32(tensors):
         raise ValueError(f"{path}: damaged: its numbers are not those that were written")
+    else:
+        warnings.warn(
+            f"{path}: not fully checked: it was written by kanerva {about.get('version')}, when checksums did not "
+            f"cover shapes and settings; saving it again adds one that does",
+            stacklevel=2,
+        )
     return tensors, about
+
+
+def _hint(path: Path) -> str:
+    """The usual cause of a missing file."""
+    if not path.suffix:
+        return f"; models that come along: {', '.join(shipped())}"
+    if path.name == LAST and path.parent.is_dir():
+        return f"; {path.parent} is not the folder of a run, or nothing was saved there yet"
+    return ""
+
+
+def _description(note: str, path: Path) -> dict[str, Any]:
+    try:
+        about = json.loads(note)
+    except (ValueError, RecursionError):
+        about = None
+    if not isinstance(about, dict):
+        raise ValueError(f"{path}: its description is damaged")
+    return about
 
 
 def find(path: str | Path) -> Path:
@@ -79,23 +112,54 @@ def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): x for name, x in tensors.items() if name.startswith(prefix)}
 
 
+def sha256(tensors: dict[str, Tensor], note: str) -> str:
+    """A checksum of all that is in a file; safetensors has none."""
+    total = hashlib.sha256()
+    kinds = {name: [str(x.dtype), list(x.shape)] for name, x in sorted(tensors.items())}
+    for text in (note, json.dumps(kinds)):
+        # the length first, so that nothing can pass from one part to the next
+        total.update(f"{len(text.encode())}:".encode() + text.encode())
+    for name in kinds:
+        total.update(_bytes(tensors[name]))
+    return total.hexdigest()
+
+
 def crc32(tensors: dict[str, Tensor]) -> int:
-    """A checksum of all names and numbers; safetensors has none."""
+    """A short number for these weights, by which results name the checkpoint that they were made with."""
     total = 0
     for name in sorted(tensors):
-        data = tensors[name].reshape(-1).view(torch.uint8).numpy()
-        total = zlib.crc32(data.tobytes(), zlib.crc32(name.encode(), total))
+        total = zlib.crc32(_bytes(tensors[name]), zlib.crc32(name.encode(), total))
     return total
 
 
-def fill(module: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
-    """Copy tensors into a module's parameters; every one must be there and fit."""
-    own = module.state_dict()
+def _bytes(x: Tensor) -> bytes:
+    return x.reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def dtype(tensors: Mapping[str, Tensor], where: str) -> torch.dtype:
+    """The one floating dtype of a model's tensors, float32 or float64; float32 where none is floating."""
+    kinds = {x.dtype: name for name, x in tensors.items() if x.is_floating_point()}
+    if len(kinds) > 1:
+        came = ", ".join(f"{kind} ({name})" for kind, name in kinds.items())
+        raise ValueError(f"{where}: expected weights of one dtype, got {came}")
+    for kind, name in kinds.items():
+        if kind not in (torch.float32, torch.float64):
+            raise ValueError(f"{where}: {name}: expected torch.float32 or torch.float64, got {kind}")
+    return next(iter(kinds), torch.float32)
+
+
+def match(own: Mapping[str, Tensor], tensors: Mapping[str, Tensor], where: str) -> None:
+    """Check that tensors can take the place of a module's own: names, shapes, dtypes, and no NaN."""
     if set(own) != set(tensors):
         missing, unknown = sorted(set(own) - set(tensors)), sorted(set(tensors) - set(own))
         raise ValueError(f"{where}: weights do not fit the model: missing {missing[:3]}, unknown {unknown[:3]}")
     for name, x in tensors.items():
         if own[name].shape != x.shape:
             raise ValueError(f"{where}: {name}: expected shape {tuple(own[name].shape)}, got {tuple(x.shape)}")
-    with torch.no_grad():
-        module.load_state_dict(tensors)
+        if own[name].dtype != x.dtype:
+            raise ValueError(f"{where}: {name}: expected {own[name].dtype}, got {x.dtype}")
+        if bad := int((~x.isfinite()).sum()):
+            raise ValueError(
+                f"{where}: {name}: expected finite values, got {bad} NaN or infinite of {x.numel()}; usual cause: "
+                f"a run that diverged; an earlier checkpoint of it may be whole"
+            )

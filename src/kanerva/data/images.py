@@ -7,14 +7,15 @@ under the key `images`, with optional `labels` (N); without labels each image is
 """
 
 import os
-import zipfile
-import zlib
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
 
+from ..files import check_size, line, npz
 from ..progress import bar
 from .episodes import ClassImages
 
@@ -63,7 +64,7 @@ def load(
         pixels = (pixels >= threshold * 255).astype(np.uint8)
     chosen = _split(path, labels, split, holdout)
     return ClassImages.from_labels(
-        pixels[chosen], labels[chosen], binary=threshold is not None, name=path.name, split=split
+        pixels[chosen], labels[chosen], binary=threshold is not None, name=_shown(Path(path.name)), split=split
     )
 
 
@@ -90,9 +91,7 @@ def _size(size: Any) -> tuple[int, int] | None:
 
 def _folder(folder: Path, size: tuple[int, int] | None, channels: int | None) -> tuple[Array, Array]:
     """Read every image file below a folder: uint8 (N, channels, height, width) and labels."""
-    files = (p.relative_to(folder) for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-    shown = (p for p in files if not any(part.startswith(".") for part in p.parts))
-    paths = sorted(shown, key=lambda p: p.as_posix())
+    paths = sorted(_find(folder), key=lambda p: p.as_posix())
     if not paths:
         raise ValueError(
             f"{folder}: expected image files ({', '.join(SUFFIXES)}), got none, in sub-folders neither"
@@ -103,21 +102,61 @@ def _folder(folder: Path, size: tuple[int, int] | None, channels: int | None) ->
             f"{folder}: expected images either in it or in its sub-folders (classes), got both: {loose[0]} and "
             f"{next(p for p in paths if len(p.parts) > 1)}; move one of them"
         )
-    images = []
+    images: list[Array] = []
     with bar(f"reading {folder.name}", len(paths)) as step:
         for path in paths:
-            images.append(_read(folder / path, size, channels))
+            image = _read(folder / path, size, channels)
+            if not images:
+                _room(folder, len(paths), image)
+            elif image.shape[:2] != images[0].shape[:2]:
+                raise ValueError(
+                    f"{folder / path}: expected {_by(images[0])} like {paths[0]}, got {_by(image)}; "
+                    f"give size=… to bring all to one size"
+                )
+            images.append(image)
             step(1)
-    for path, image in zip(paths, images, strict=True):
-        if image.shape[:2] != images[0].shape[:2]:
-            raise ValueError(
-                f"{folder / path}: expected {_by(images[0])} like {paths[0]}, got {_by(image)}; "
-                f"give size=… to bring all to one size"
-            )
     colour = channels == 3 or any(image.shape[2] == 3 for image in images)
     depth = 3 if colour else 1
     pixels = np.stack([np.broadcast_to(i, (*i.shape[:2], depth)).transpose(2, 0, 1) for i in images])
-    return pixels, np.array([str(p) if loose else p.parent.as_posix() for p in paths])
+    return pixels, np.array([_shown(p if loose else p.parent) for p in paths])
+
+
+def _find(root: Path) -> Iterator[Path]:
+    """The image files below a folder, by their paths in it; links are followed, hidden ones left out."""
+
+    def unreadable(error: OSError) -> None:
+        raise error  # it names the folder; os.walk would pass it over
+
+    ways = {root: [root.resolve()]}  # the real folders on the way to each
+    for place, folders, files in os.walk(root, onerror=unreadable, followlinks=True):
+        way = ways.pop(Path(place))
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in folders:
+            path = Path(place, name)
+            real = path.resolve()
+            if any(folder.is_relative_to(real) for folder in way):
+                raise ValueError(f"{path}: a link back to {real}, which holds it; remove the link")
+            ways[path] = [*way, real]
+        for name in files:
+            path = Path(place, name)
+            if name.startswith(".") or path.suffix.lower() not in SUFFIXES:
+                continue
+            if path.is_symlink() and not path.exists():
+                raise FileNotFoundError(f"{path}: a link to {os.readlink(path)}, which is not there")
+            if path.is_file():
+                yield path.relative_to(root)
+
+
+def _room(folder: Path, count: int, image: Array) -> None:
+    try:
+        check_size(count * image.nbytes)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {count} images of {_by(image)}: {error}; give size=… to reduce them") from None
+
+
+def _shown(path: Path) -> str:
+    """A name that can be printed, also where it is not UTF-8."""
+    return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
 
 
 def _by(image: Array) -> str:
@@ -127,10 +166,19 @@ def _by(image: Array) -> str:
 def _read(path: Path, size: tuple[int, int] | None, channels: int | None) -> Array:
     """Read one file as uint8 (height, width, 1 or 3)."""
     try:
-        with Image.open(path) as file:
-            image = _flat(ImageOps.exif_transpose(file))
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{path}: expected an image, but it cannot be read ({error})") from error
+        with warnings.catch_warnings():
+            # Pillow's own limit on pixels: a warning, and at twice as many an error
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path) as file:
+                image = _flat(ImageOps.exif_transpose(file))
+    except (PermissionError, FileNotFoundError):
+        raise
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise ValueError(
+            f"{path}: expected at most {Image.MAX_IMAGE_PIXELS:,} pixels, but: {line(error)}"
+        ) from error
+    except Exception as error:  # a damaged file can make Pillow's readers raise anything
+        raise ValueError(f"{path}: expected an image, but it cannot be read ({line(error)})") from error
     return _fit(image, size, channels)
 
 
@@ -182,16 +230,8 @@ def _array_file(path: Path, size: tuple[int, int] | None, channels: int | None) 
 def _arrays(path: Path) -> tuple[Array, Array | None]:
     if path.suffix not in (".npy", ".npz"):
         raise ValueError(f"{path}: expected a folder of images or an .npy or .npz file, got a file *{path.suffix}")
-    try:
-        with path.open("rb") as opened:
-            file = np.load(opened, allow_pickle=False)
-            if isinstance(file, np.ndarray):
-                return file, None
-            if "images" not in file.files:
-                raise ValueError(f"there is no key `images`, only {', '.join(file.files) or 'nothing'}")
-            return file["images"], file["labels"] if "labels" in file.files else None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path}: expected arrays saved by numpy, without objects, but: {error}") from error
+    found = npz(path, ("images", "labels"))
+    return found["images"], found.get("labels")
 
 
 def _bytes(path: Path, array: Array, bits: bool) -> Array:

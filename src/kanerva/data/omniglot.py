@@ -4,11 +4,12 @@ The two zips of the original (images_background.zip, images_evaluation.zip), or 
 looked for in `data_dir`; without it in the folder named by KANERVA_DATA, then in the cache; else downloaded.
 """
 
+import functools
 import io
 import os
 import re
+import warnings
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..files import Arrays, DownloadError, cache_dir, cached, download, lock
+from ..files import Arrays, DownloadError, cache_dir, cached, download, line, lock
 from ..progress import bar
 from .episodes import ClassImages
 
@@ -25,6 +26,7 @@ URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
 PARTS = {"images_background": 964, "images_evaluation": 659}
 CLASSES, DRAWERS, RAW, SIZE = 1623, 20, 105, 28
 TRAIN = 1200
+DRAWING = 2**16  # bytes: 105×105 bits as a PNG take a few hundred
 # Ink of at least this share of a pixel's area sets it: mean ink 0.0912 over all images.
 THRESHOLD = 0.4
 
@@ -131,8 +133,8 @@ def _fault(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as file:
             return file.testzip()
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
-        return str(error)
+    except Exception as error:  # a damaged file can make zipfile raise anything
+        return line(error)
 
 
 def prepare(sources: list[Path]) -> Array:
@@ -142,7 +144,7 @@ def prepare(sources: list[Path]) -> Array:
     with bar("reading omniglot", CLASSES * DRAWERS) as step:
         for source, characters in zip(sources, PARTS.values(), strict=True):
             before = seen.sum()
-            for name, read in _members(source):
+            for name, length, read in _members(source):
                 found = _NAME.fullmatch(name.rsplit("/", 1)[-1])
                 if not found:
                     continue
@@ -152,7 +154,7 @@ def prepare(sources: list[Path]) -> Array:
                         f"{source}: expected each of 1,623 characters by 20 drawers once, got {name} "
                         f"as well; is this the original omniglot?"
                     )
-                ink[index, drawer] = reduce(_raw(source, name, read))
+                ink[index, drawer] = reduce(_raw(source, name, length, read))
                 seen[index, drawer] = True
                 step(1)
             if seen.sum() - before != characters * DRAWERS:
@@ -163,36 +165,46 @@ def prepare(sources: list[Path]) -> Array:
     return ink
 
 
-def _members(source: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """List what a zip or folder holds, with a way to read each."""
+def _members(source: Path) -> Iterator[tuple[str, int, Callable[[], bytes]]]:
+    """List what a zip or folder holds, with the size of each and a way to read it."""
     if source.is_dir():
         for path in sorted(source.rglob("*.png")):
-            yield path.relative_to(source).as_posix(), path.read_bytes
+            yield path.relative_to(source).as_posix(), path.stat().st_size, path.read_bytes
         return
     try:
         file = zipfile.ZipFile(source)
-    except (zipfile.BadZipFile, OSError) as error:
+    except PermissionError:
+        raise
+    except Exception as error:  # a damaged file can make zipfile raise anything
         raise ValueError(
-            f"{source}: expected a zip, but it cannot be read ({error}); "
+            f"{source}: expected a zip, but it cannot be read ({line(error)}); "
             f"usual cause: an unfinished copy or download"
         ) from error
     with file:
-        for name in file.namelist():
-            if not name.startswith("__MACOSX"):
-                yield name, lambda name=name: file.read(name)  # type: ignore[misc]
+        for info in file.infolist():
+            if not info.filename.startswith("__MACOSX"):
+                yield info.filename, info.file_size, functools.partial(file.read, info)
 
 
-def _raw(source: Path, name: str, read: Callable[[], bytes]) -> Array:
+def _raw(source: Path, name: str, length: int, read: Callable[[], bytes]) -> Array:
     """Read one drawing as 1 where there is ink (black)."""
+    if length > DRAWING:
+        raise ValueError(f"{source}: expected drawings of at most {DRAWING:,} bytes, got {name} of {length:,}")
     try:
-        with Image.open(io.BytesIO(read())) as image:
-            ink = np.asarray(image.convert("L")) < 128
-    except (OSError, ValueError, SyntaxError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        data = io.BytesIO(read())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the size is looked at next
+            with Image.open(data) as image:
+                size = image.size
+                ink = np.asarray(image.convert("L")) < 128 if size == (RAW, RAW) else None
+    except PermissionError:
+        raise
+    except Exception as error:  # a damaged file can make zipfile, zlib and Pillow raise anything
         raise ValueError(
-            f"{source}: {name} cannot be read ({error}); usual cause: an unfinished copy or download"
+            f"{source}: {name} cannot be read ({line(error)}); usual cause: an unfinished copy or download"
         ) from error
-    if ink.shape != (RAW, RAW):
-        raise ValueError(f"{source}: expected images of {RAW}×{RAW}, got {name} of {ink.shape[1]}×{ink.shape[0]}")
+    if ink is None:
+        raise ValueError(f"{source}: expected images of {RAW}×{RAW}, got {name} of {size[0]}×{size[1]}")
     return ink
 
 

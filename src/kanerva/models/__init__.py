@@ -1,10 +1,13 @@
 """Every model that goes through the harness, by name; `create` makes one, `load` reads a trained one."""
 
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from .. import data, storage
 from ..fields import from_dict
@@ -59,9 +62,42 @@ def config_of(about: dict[str, Any], where: str) -> BaseConfig:
 
 
 def build(tensors: dict[str, torch.Tensor], about: dict[str, Any], where: str) -> Model:
-    """The model of a checkpoint that has been read."""
+    """The model of a checkpoint that has been read, in the dtype of its weights."""
     config = config_of(about, where)
+    kind = find(config.kind)
+    weights = storage.part(tensors, "average.") or storage.part(tensors, "model.")
+    dtype = storage.dtype(weights, where)
     with torch.inference_mode(False):  # a model that could not be differentiated would be a surprise later
-        model = find(config.kind)(config)
-    storage.fill(model, storage.part(tensors, "average.") or storage.part(tensors, "model."), where)
+        # a few wrong digits in a config can ask for any amount of memory, so compare sizes before anything is made
+        storage.match(blueprint(kind, config, len(weights), where).to(dtype).state_dict(), weights, where)
+        model = kind(config).to(dtype)
+    model.load_state_dict(weights)
     return model.eval()
+
+
+# So many more tensors than there are may a config ask for and still be built, to say which are missing.
+SPARE = 1000
+
+
+def blueprint(kind: type[Model], config: BaseConfig, count: int, where: str) -> Model:
+    """A model on the meta device, which has shapes and no numbers.
+
+    One of far more than `count` parameters is refused while it is being made: layers without numbers take time too.
+    """
+    made, here = 0, threading.get_ident()
+
+    def register(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+        nonlocal made
+        made += parameter is not None and threading.get_ident() == here
+        if made > count + SPARE:
+            raise ValueError(f"the config asks for more than {count + SPARE} tensors, and there are {count}")
+
+    handle = register_module_parameter_registration_hook(register)
+    try:
+        with torch.device("meta"):
+            return kind(config)
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        line = str(error).splitlines()[0]
+        raise ValueError(f"{where}: weights do not fit the model: {line}") from None
+    finally:
+        handle.remove()

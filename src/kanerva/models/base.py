@@ -251,7 +251,9 @@ class Model(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write the model to one safetensors file, config included; `kanerva.load` reads it."""
-        storage.save(path, {f"model.{k}": v for k, v in self.state_dict().items()}, {"model": to_dict(self.config)})
+        weights = self.state_dict()
+        storage.dtype(weights, str(path))  # what could not be loaded is not saved
+        storage.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
 
 
 class CodecModel(Model):
