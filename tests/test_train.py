@@ -394,7 +394,7 @@ def test_a_run_says_how_it_computes(tmp_path: Path, capsys: pytest.CaptureFixtur
     [
         (True, "cuda", 1, None),
         (False, "cuda", 1, "--no-capture"),
-        (True, "cuda", 2, "there are 2 processes"),
+        (True, "cuda", 2, None),
         (True, "cpu", 1, "the device is cpu"),
     ],
 )

@@ -80,7 +80,7 @@ class TrainConfig:
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, …"""
     capture: bool = True
-    """On CUDA with one process: run each step as one graph launch."""
+    """On CUDA: run each step as one graph launch, or two with several processes."""
     write: Literal["auto", "reference", "gram", "cpu", "triton"] = "auto"
     """How an episode is written into the memory; auto takes the fastest that fits."""
     compile: Literal["auto", "yes", "no"] = "auto"

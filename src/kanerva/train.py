@@ -132,7 +132,8 @@ def describe(config: RunConfig, world: World) -> str:
     c = config.train
     device = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else str(world.device)
     obstacle = why_not_captured(c, world)
-    captured = "each step is one graph launch" if obstacle is None else f"steps are not captured: {obstacle}"
+    launches = "one graph launch" if world.size == 1 else "two graph launches and one all-reduce"
+    captured = f"each step is {launches}" if obstacle is None else f"steps are not captured: {obstacle}"
     precision, compiled = how(c, world)
     codec = f"codec: {precision}{', compiled' if compiled else ''}"
     own = MODELS[config.model.kind].says(config.model, world.device.type, c.write)
