@@ -169,6 +169,16 @@ def test_the_checksum_of_a_member_is_compared(tmp_path: Path) -> None:
         files.npz(tmp_path / "a.npz")
 
 
+def test_a_damaged_name_in_a_zip_is_noticed(tmp_path: Path) -> None:
+    """Else labels that cannot be found would be labels that are not there."""
+    np.savez(tmp_path / "a.npz", images=np.zeros(3), labels=np.arange(3))
+    data = (tmp_path / "a.npz").read_bytes()
+    at = data.rindex(b"labels.npy")
+    (tmp_path / "a.npz").write_bytes(data[:at] + b"m" + data[at + 1 :])
+    with pytest.raises(ValueError, match=r"a.npz: .*'mabels.npy' and header b'labels.npy' differ"):
+        files.npz(tmp_path / "a.npz", ("images", "labels"))
+
+
 def make(calls: list[int]) -> files.Arrays:
     calls.append(1)
     return {"x": np.arange(1000)}
