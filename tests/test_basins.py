@@ -16,10 +16,11 @@ from kanerva.experiments import base, basins, plots
 from kanerva.experiments.basins import Basins
 from kanerva.experiments.plots import basins as figures
 from kanerva.recall.methods import Recall
-from trials import COLOUR, SMALL, generator, run, subject
+from trials import COLOUR, SMALL, Toy, generator, run, subject, toy
 
 pytestmark = pytest.mark.usefixtures("short_search")
 
+METHODS = ("least-squares", "descent")
 WORK = Basins(episodes=2, length=5, levels=(0.0, 0.3), loads=(3, 6), queries=4, steps=2, grid=7)
 
 
@@ -77,7 +78,7 @@ def test_every_cue_is_compared_with_its_own_image(length: int, monkeypatch: pyte
         found = WORK.recover(subject(), length, 0.0, lambda: None)
         noisy = WORK.recover(subject(), length, 0.5, lambda: None)
     assert [len(x) for x in asked] == 8 * [min(length, 4)]
-    for method in basins.METHODS:
+    for method in METHODS:
         assert found[method].near.tolist() == 2 * [min(length, 4) * [1]]
         assert noisy[method].near.mean() < 0.5
     # not always the first that were written, nor in their order
@@ -90,7 +91,7 @@ def test_noise_and_load_meet_in_one_point() -> None:
     work = dataclasses.replace(WORK, levels=(0.2,), loads=(5,), level=0.2)
     with torch.no_grad():
         found = work.run(subject(), generator(), lambda: None)
-    for method in basins.METHODS:
+    for method in METHODS:
         assert found["noise"][method] == found["loads"][method]
 
 
@@ -98,7 +99,7 @@ def test_curves_are_means_over_memories() -> None:
     ones, zeros = torch.ones(3), torch.zeros(3)
     some = basins.Outcome(*4 * [torch.stack([ones, zeros])])
     all_ = basins.Outcome(*4 * [torch.stack([ones, ones])])
-    found = basins.curves([dict.fromkeys(basins.METHODS, point) for point in (some, all_)])
+    found = basins.curves([dict.fromkeys(METHODS, point) for point in (some, all_)])
     assert found["descent"]["near"] == {"mean": [0.5, 1], "stderr": [pytest.approx(0.5), 0]}
 
 
@@ -185,7 +186,7 @@ def test_paths_begin_at_the_cue_s_address_and_say_how_far_they_leave_the_plane()
     plane = basins.through(memory.address(m.encode(x[:3]), state, m.noise_var))
     cue = 1 - x[:3]
     start = memory.address(m.encode(cue), state, m.noise_var)
-    for method in basins.METHODS:
+    for method in METHODS:
         paths = WORK.paths(m, state, cue, plane, method)
         end = m.recall(state, cue, 2, method).w[-1]
         for i, path in enumerate(paths):
@@ -208,10 +209,51 @@ def test_figures_are_drawn_from_the_file(config: DKMConfig) -> None:
             figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
     assert set(drawn) == {"recovery", "energy"}
     for axes, part in zip(drawn["recovery"].axes, ("noise", "loads"), strict=True):
-        for method in basins.METHODS:
+        for method in METHODS:
             (line,) = [a for a in axes.lines if a.get_label() == f"{method}: nearest to the right image"]
             assert list(line.get_xdata()) == found[part]["x"]
             assert list(line.get_ydata()) == found[part][method]["right"]["mean"]
     left = drawn["energy"].axes[0]
     stars = [line for line in left.lines if line.get_marker() == "*"]
     assert [[*line.get_xdata(), *line.get_ydata()] for line in stars] == found["slice"]["stored"]["places"]
+
+
+# other models
+
+
+def test_a_model_that_is_no_dkm_has_no_slice() -> None:
+    who = toy()
+    assert WORK.left_out(subject().model) is None
+    assert WORK.left_out(who.model) == "the energy slice needs a DKM, and is left out"
+    found = run(WORK, who)
+    assert "slice" not in found
+    assert found["noise"]["copy"]["right"]["mean"][0] == 1
+    assert [row[0] for row in Basins.table(found).rows if "images" in row[0]] == [
+        "copy, images 3",
+        "copy, images 6",
+    ]
+    models = [{"name": name, "result": numbers} for name, numbers in (("a", result(SMALL)), ("toy", found))]
+    with plots.style():
+        drawn = figures.figures({"models": models})
+    assert set(drawn) == {"recovery-a", "energy-a", "recovery-toy"}
+
+
+def test_a_recall_that_draws_leaves_cues_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    def noisy(self: Toy, state: Any, x: Tensor, steps: int, method: str, generator: torch.Generator) -> Recall:
+        asked.append(x)
+        drawn.append(float(torch.rand((), generator=generator)))
+        return Recall(x[None])
+
+    asked: list[Tensor] = []
+    drawn: list[float] = []
+    monkeypatch.setattr(Toy, "options", lambda *_: ("generator",))
+    monkeypatch.setattr(Toy, "recall", noisy)
+    who = toy()
+    for methods in (("a",), ("a", "b")):
+        monkeypatch.setattr(Toy, "METHODS", methods)
+        WORK.recover(who, 5, 0.3, lambda: None)
+    once, twice = asked[:2], asked[2:]
+    for i, cue in enumerate(once):
+        assert torch.equal(cue, twice[2 * i])
+        assert torch.equal(cue, twice[2 * i + 1])
+    assert len(set(drawn)) == 1

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from kanerva import DKM, DKMConfig, evaluate, memory
+from kanerva import DKM, DKMConfig, evaluate, memory, objective
 from kanerva.data import episodes
 from kanerva.experiments import capacity as experiment
 from kanerva.experiments.capacity import Capacity, measure, readout
 from kanerva.experiments.plots import capacity as plots
-from trials import SMALL, generator, images, run, subject
+from kanerva.experiments.tables import Share, point
+from trials import SMALL, generator, images, run, subject, toy
 
 WORK = Capacity(lengths=(3, 6), classes=(2, 3), episodes=5)
 
@@ -39,7 +40,7 @@ def test_the_error_is_that_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
 @torch.no_grad()
 def test_read_outs_are_compared_with_their_own_images() -> None:
     m, x = subject().model, episodes(images(), 3, 5, 2, generator())
-    wrong, right, different = readout(m, x).tolist()
+    wrong, right, different = (values.tolist() for values in readout(m, x).values())
     for b in range(3):
         state, _ = memory.write(m.prior(), m.encode(x[b]), m.noise_var)
         read = m.decode(memory.read(state, memory.address(m.encode(x[b]), state, m.noise_var))).mode()
@@ -56,17 +57,19 @@ def test_a_few_episodes_at_a_time_are_the_same_as_all(monkeypatch: pytest.Monkey
     m, x = subject().model, episodes(images(), 4, 5, 2, generator())
     whole = measure(m, x, generator())
     monkeypatch.setattr(experiment, "AT_ONCE", 11)  # two episodes
+    parts = measure(m, x, generator())
     # all but what noise enters, which comes in other portions
-    torch.testing.assert_close(measure(m, x, generator())[2:], whole[2:])
+    for name in set(whole) - {"nats", "reconstruction"}:
+        torch.testing.assert_close(parts[name], whole[name])
 
 
 @torch.no_grad()
 def test_short_episodes_are_the_beginnings_of_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def measured(_: DKM, x: torch.Tensor, __: torch.Generator) -> torch.Tensor:
+    def measured(_: DKM, x: torch.Tensor, __: torch.Generator) -> dict[str, torch.Tensor]:
         seen.append(x)
-        return torch.full((8, len(x)), x.shape[1])
+        return {"nats": torch.full((len(x),), x.shape[1])}
 
     monkeypatch.setattr(experiment, "measure", measured)
     numbers = WORK.run(subject(), generator(), lambda: None)
@@ -83,10 +86,11 @@ def test_short_episodes_are_the_beginnings_of_long_ones(monkeypatch: pytest.Monk
 def test_numbers_and_their_shape() -> None:
     numbers = result()
     assert (numbers["rows"], numbers["unit"]) == (4, "wrong pixels")
+    assert numbers["kept"] == [4 * 6 + 4 * 4] * 2
     assert (numbers["lengths"], numbers["classes"]) == ([3, 6], [2, 3])
     assert len(numbers["curves"]) == 2
     for curves in numbers["curves"]:
-        assert set(curves) == set(experiment.NAMES)
+        assert set(curves) == {*objective.NAMES, "distance", "right", "different"}
         assert all(len(values["mean"]) == len(values["stderr"]) == 2 for values in curves.values())
     grey = dataclasses.replace(SMALL, likelihood="gaussian")
     assert result(config=grey)["unit"] == "RMS difference"
@@ -105,3 +109,35 @@ def test_figures_are_drawn_from_the_file(models: int) -> None:
     assert axes[0].lines[0].get_ydata().tolist() == numbers["curves"][0]["nats"]["mean"]
     assert axes[-1].get_xlabel() == "episode length T"
     figure.savefig("/dev/null", format="svg")
+
+
+def test_a_model_says_only_what_it_has() -> None:
+    numbers = run(WORK, toy())
+    assert numbers["rows"] is None
+    assert numbers["kept"] == [3 * 64, 6 * 64]
+    for curves in numbers["curves"]:
+        assert set(curves) == {"nats", "reconstruction", "distance", "right", "different"}
+        assert curves["distance"]["mean"] == [0, 0]
+        assert curves["right"]["mean"] == [1, 1]
+    # a dotted line for the rows of a memory, once for each number of them
+    both = [{"name": name, "result": found} for name, found in (("toy", numbers), ("small", result()))]
+    for models, dotted in ((both[:1], 0), (both, 1), ([*both, both[1]], 1)):
+        axes = plots.figures({"models": models})[""].axes[0]
+        assert sum(line.get_linestyle() == ":" for line in axes.lines) == dotted
+
+
+def test_the_table_has_the_ends_of_each_curve() -> None:
+    numbers = result()
+    head, rows = Capacity.table(numbers)
+    assert head == ["", "nats per image", "wrong pixels", "nearest to the right image", "floats kept"]
+    names = [f"{length} images of {classes} classes" for classes in (2, 3) for length in (3, 6)]
+    assert [row[0] for row in rows] == names
+    curves = numbers["curves"][1]
+    assert rows[3][1:] == [
+        point(curves["nats"], 1),
+        point(curves["distance"], 1),
+        Share(point(curves["right"], 1)),
+        40,
+    ]
+    del numbers["kept"]  # as results were before
+    assert Capacity.table(numbers).text().rows[0][-1] == "–"

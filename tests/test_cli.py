@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
-from kanerva import CodecConfig, DataConfig, DKMConfig, TrainConfig
+from kanerva import MODELS, CodecConfig, DataConfig, TrainConfig
 from kanerva.cli import main
 from small import patterns, tiny
 
@@ -68,11 +68,13 @@ def test_every_flag_is_explained(command: list[str], capsys: pytest.CaptureFixtu
             assert flag in text, flag
 
 
-@pytest.mark.parametrize("kind", [DKMConfig, CodecConfig, DataConfig, TrainConfig])
+@pytest.mark.parametrize(
+    "kind", [*(model.Config for model in MODELS.values()), CodecConfig, DataConfig, TrainConfig]
+)
 def test_every_field_has_its_help(kind: type) -> None:
     (tree,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(tree, ast.ClassDef)
-    nested = {"codec"}  # its own fields are explained
+    nested = {"codec", "kind"}  # the codec's own fields are explained, and kind is no flag
     for field, after in pairwise([*tree.body[1:], ast.Pass()]):
         if isinstance(field, ast.AnnAssign) and ast.unparse(field.target) not in {*nested, "kind"}:
             assert isinstance(after, ast.Expr), ast.unparse(field.target)
@@ -88,7 +90,7 @@ def test_every_field_has_its_help(kind: type) -> None:
         ),
         (
             ["train", "dmo"],
-            "preset: expected one of demo, omniglot-paper, omniglot, got 'dmo'; did you mean 'demo'?",
+            "preset: expected one of demo, omniglot-paper, omniglot, omniglot-vae, got 'dmo'; did you mean 'demo'?",
         ),
         (["train", "demo", "--stps", "3"], "--steps"),
         (["train", "demo", "--steps", "many"], "--steps"),

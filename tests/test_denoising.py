@@ -16,7 +16,7 @@ from kanerva.experiments import denoising as experiment
 from kanerva.experiments.denoising import Denoising, Episode, Measures
 from kanerva.experiments.plots import denoising as figures
 from kanerva.recall.methods import Recall
-from trials import COLOUR, SMALL, bits, generator, run, subject
+from trials import COLOUR, SMALL, bits, generator, run, subject, toy
 
 pytestmark = pytest.mark.usefixtures("short_search")
 
@@ -102,7 +102,7 @@ def test_the_grid_is_that_of_the_protocol() -> None:
 
 def test_only_what_has_noise_is_told_of_it_and_only_the_paper_s_noise_meets_the_chain() -> None:
     for cell in experiment.grid(True, Denoising().flips, ()):
-        tried = experiment.methods(cell)
+        tried = experiment.methods(subject().model, cell)
         assert tried[:2] == ["least-squares", "descent"]
         assert ("descent, told" in tried) == (cell.noise is not None)
         assert ("stochastic" in tried) == (cell.name == "15 % flips")
@@ -112,10 +112,10 @@ def test_only_what_has_noise_is_told_of_it_and_only_the_paper_s_noise_meets_the_
     ("method", "name", "expected"),
     [
         ("least-squares", "half erased", {}),
-        ("descent", "half erased", {"noise": None, "mask": True}),
-        ("descent", "half blank, not known", {"noise": None, "mask": None}),
-        ("descent", "15 % flips", {"noise": None, "mask": None}),
-        ("descent, told", "15 % flips", {"noise": 0.15, "mask": None}),
+        ("descent", "half erased", {"mask": True}),
+        ("descent", "half blank, not known", {}),
+        ("descent", "15 % flips", {}),
+        ("descent, told", "15 % flips", {"noise": 0.15}),
         ("descent, told", "half erased, rest 10 % flips", {"noise": 0.1, "mask": True}),
         ("stochastic", "15 % flips", {"generator": True}),
     ],
@@ -140,9 +140,9 @@ def test_methods_are_told_what_their_names_say(
     assert torch.equal(x, cue.x)
     assert called == method.removesuffix(", told")
     assert set(options) == set(expected)
-    if "noise" in expected:
-        assert options["noise"] == expected["noise"]
-        assert options["mask"] is None if expected["mask"] is None else torch.equal(options["mask"], cue.mask)
+    assert options.get("noise") == expected.get("noise")
+    if "mask" in expected:
+        assert torch.equal(options["mask"], cue.mask)
 
 
 def test_cues_share_their_random_numbers() -> None:
@@ -250,3 +250,54 @@ def test_models_have_figures_of_their_own() -> None:
 def test_what_no_channel_could_have_done_is_not_told() -> None:
     """Half of all bits flipped leave nothing to recall, and descent takes no such level."""
     assert [cell.noise for cell in experiment.grid(True, (0.0, 0.3, 0.5, 1.0), ())[:4]] == [None, 0.3, None, None]
+
+
+# other models
+
+
+def test_a_model_is_told_what_its_recalls_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ "METHOD, told" is for any recall that takes the noise, and a chain is any that takes a temperature."""
+    who = toy().model
+    options = {"walk": ("temperature",), "copy": ("noise",), "read": ()}
+    monkeypatch.setattr(type(who), "METHODS", tuple(options))
+    monkeypatch.setattr(type(who), "READ", "read")
+    monkeypatch.setattr(type(who), "options", lambda _, method: options[method])
+    flips, harder = experiment.grid(True, (0.15, 0.3), ())[:2]
+    assert experiment.methods(who, flips) == ["read", "walk", "copy", "copy, told"]
+    assert experiment.methods(who, harder) == ["read", "copy", "copy, told"]
+
+
+def test_a_model_without_energy_leaves_it_out() -> None:
+    found = run(WORK, toy())
+    assert (found["kept"], found["stored"], found["paths"]) == (4 * 64, {}, {})
+    assert set(found["steps"]) == {"copy"}
+    assert set(found["steps"]["copy"]) == {"wrong", "right", "blank"}
+    for cell in found["cells"]:
+        assert set(cell["methods"]) == {"copy"}
+        # what is given back is the cue
+        assert cell["methods"]["copy"]["wrong"] == cell["cue"]["wrong"]
+    assert found["pictures"]["rows"] == ["original", "cue", "copy, step 1", "copy, step 2", "copy, step 3"]
+    rows = Denoising.table(found).text().rows
+    assert [row[0] for row in rows] == ["the cue", "copy", "nearest stored image to the cue"]
+    assert rows[1][1] == rows[0][1]
+    assert rows[1][3] == "–"
+
+    models = [{"name": name, "result": numbers} for name, numbers in (("a", result(SMALL)), ("x:y/z", found))]
+    with plots.style():
+        drawn = figures.figures({"models": models})
+        for figure in drawn.values():
+            figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
+    assert set(drawn) == {f"{end}-{name}" for end in ("pictures", "steps", "grid") for name in ("a", "x-y-z")}
+    assert len(drawn["steps-a"].axes) == 3
+    wrong, right = drawn["steps-x-y-z"].axes
+    assert [line.get_label() for line in wrong.lines] == ["copy", "cue"]
+    assert list(right.lines[0].get_ydata()) == found["steps"]["copy"]["right"]["mean"]
+
+
+def test_known_methods_keep_their_colours_and_others_get_the_next() -> None:
+    assert plots.numbers(["new", "descent", "other", "stochastic", "new"]) == {
+        "new": 0,
+        "descent": 1,
+        "other": 2,
+        "stochastic": 3,
+    }

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 import kanerva
-from kanerva import DataConfig, experiments, report
+from kanerva import MODELS, DataConfig, experiments, report
 from kanerva.cli import main
 from kanerva.experiments import EXPERIMENTS, plots
+from kanerva.experiments.capacity import Capacity
 from small import patterns, tiny
 from test_report import read
+from trials import Toy
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks", "coarse", "short_search")
 
@@ -69,17 +71,17 @@ def test_smoke(
     assert model["crc32"] == report.gather(str(run)).checkpoint["crc32"]
 
     # the report knows what to say of its numbers and of each of its figures
-    known, found = EXPERIMENTS[name], report.Results(path, results)
-    head, rows = report.KEYS[name](model["result"])
+    known, found = experiments.find(name), report.Results(path, results)
+    head, rows = known.table(model["result"]).text()
     assert rows
     assert {len(row) for row in rows} == {len(head)}
     ends = [file.stem[len(name) + 1 :] for file in experiments.figures(path)]
-    assert sorted(ends) == sorted(known.figures)
+    assert sorted(ends) == sorted(known.FIGURES)
     text = read(report.write(run)).text
-    assert known.about in text
+    assert known.ABOUT in text
     for end in ends:
-        assert report.caption(found, end) == known.figures[end]
-        assert known.figures[end] in text
+        assert report.caption(found, end) == known.FIGURES[end]
+        assert known.FIGURES[end] in text
 
     if kind == "binary":  # the seed decides
         assert results["models"] == numbers(name, run, tmp_path, 0, monkeypatch)
@@ -104,7 +106,7 @@ def test_several_models_and_another_place(binary: Path, tmp_path: Path, capsys: 
     assert str(path) in capsys.readouterr().out.splitlines()
     found = report.Results(path, json.loads(path.read_text()))
     assert [model["name"] for model in report.models(found)] == ["run", "best"]
-    assert report.caption(found, "energy-best") == f"best: {EXPERIMENTS['basins'].figures['energy']}"
+    assert report.caption(found, "energy-best") == f"best: {experiments.find('basins').FIGURES['energy']}"
     # figures are drawn again where they are gone, and those of results that are no more are left out
     ends = ["recovery-run", "energy-run", "recovery-best", "energy-best"]
     assert [end for end, _ in report.pictures(found)] == ends
@@ -113,6 +115,65 @@ def test_several_models_and_another_place(binary: Path, tmp_path: Path, capsys: 
     assert list(shown) == ends
     assert shown["energy-run"] == (tmp_path / "basins-energy-run.png").read_bytes()
     assert shown["energy-best"].startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """Flags that take a model with no training, energy, weights or codec, in a folder of its own."""
+    monkeypatch.setitem(MODELS, "toy", Toy)
+    monkeypatch.chdir(tmp_path)
+    return ["--checkpoint", "toy", "--dataset", str(patterns(tmp_path)), "--device", "cpu", "--smoke"]
+
+
+ANY = [name for name in EXPERIMENTS if experiments.find(name).NEEDS is None]
+
+
+@pytest.mark.parametrize("name", ANY)
+def test_any_model_takes_part(name: str, toy: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    main(["experiment", name, *toy])
+    out, err = capsys.readouterr()
+    path = Path("runs/toy/experiments") / f"{name}.json"
+    assert out.splitlines()[0] == str(path)
+    assert len(experiments.figures(path)) == {"capacity": 1, "denoising": 3, "sampling": 3, "basins": 1}[name]
+    slice_needs = "basins: toy: the energy slice needs a DKM, and is left out\n"
+    assert err == (slice_needs if name == "basins" else "")
+    # the folder has results and no checkpoint; they say what it is
+    text = read(report.write(Path("runs/toy"))).text
+    assert "Toy with a shelf." in text
+    (model,) = json.loads(path.read_text())["models"]
+    head, rows = experiments.find(name).table(model["result"]).text()
+    assert all(cell in text for row in (head, *rows) for cell in row)
+
+
+@pytest.mark.parametrize("name", sorted(set(EXPERIMENTS) - set(ANY)))
+def test_what_needs_a_dkm_says_so_before_any_work(name: str, toy: list[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["experiment", name, *toy])
+    assert end.value.code == f"kanerva: {name}: needs a DKM, got toy, which is of kind toy"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_models_of_several_kinds(binary: Path, toy: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    main(["experiment", "capacity", *toy[2:], "--checkpoint", str(binary), "toy", "--out", "."])
+    assert capsys.readouterr().out.splitlines() == ["capacity.json", "capacity.png"]
+    models = json.loads(Path("capacity.json").read_text())["models"]
+    assert [(model["name"], model["kind"], model["result"]["rows"]) for model in models] == [
+        ("run", "dkm", 4),
+        ("toy", "toy", None),
+    ]
+
+
+def test_results_have_their_place(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.safetensors").touch()
+    for place, folder in (
+        (tmp_path / "run", tmp_path / "run"),
+        (tmp_path / "run" / "best.safetensors", tmp_path / "run"),
+        ("omniglot", "runs/omniglot"),
+        ("nearest", "runs/nearest"),
+        ("hopfield:runs/demo", "runs/hopfield-runs-demo"),
+    ):
+        assert Capacity(checkpoint=(str(place),)).place() == Path(folder) / "experiments" / "capacity.json"
 
 
 @pytest.mark.parametrize(

@@ -241,9 +241,10 @@ def test_cues_are_the_stored_images_and_others(monkeypatch: pytest.MonkeyPatch) 
     asked: list[tuple[Tensor, Tensor]] = []
     m, whole = model(), DKM.recall
 
-    def recall(self: DKM, state: MemoryState, x: Tensor, steps: int) -> Any:
+    def recall(self: DKM, state: MemoryState, x: Tensor, steps: int, method: str) -> Any:
         asked.append((state.R, x))
-        return whole(self, state, x, steps)
+        assert method == "least-squares"
+        return whole(self, state, x, steps, method)
 
     monkeypatch.setattr(DKM, "recall", recall)
     subject = base.Subject("small", m, images(), images(), {})

@@ -25,7 +25,7 @@ from kanerva.experiments.order import (
     write,
 )
 from kanerva.experiments.plots import order as plots
-from trials import SMALL, generator, images, run, subject
+from trials import SMALL, generator, run, subject, toy
 
 WORK = Order(length=5, episodes=3, orders=4, iterations=(1, 2), blocks=(1, 5))
 
@@ -37,7 +37,7 @@ def model(config: DKMConfig = SMALL) -> DKM:
 
 
 def drawn(length: int = 5, orders: int = 4, episodes: int = 3) -> Case:
-    x, order = draw(images(), episodes, length, orders, generator())
+    x, order = draw(subject(), episodes, length, orders, generator())
     return Case(x.double(), order)
 
 
@@ -177,6 +177,11 @@ def test_changes_are_taken_episode_by_episode() -> None:
     assert numbers["nats"] == {"mean": pytest.approx(-2), "stderr": 0}
     assert numbers["bound"]["mean"] == pytest.approx(-0.5)
     assert numbers["bound"]["stderr"] == pytest.approx(1.0)
+
+
+def test_it_takes_a_dkm() -> None:
+    with pytest.raises(TypeError, match="model: expected a DKM, got a Toy"):
+        WORK.run(toy(), generator(), lambda: None)
 
 
 @pytest.mark.parametrize("flag", ["episodes", "orders"])

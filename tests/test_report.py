@@ -14,11 +14,13 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import kanerva
-from kanerva import report
+from kanerva import MODELS, experiments, report
 from kanerva.cli import main
 from kanerva.experiments import EXPERIMENTS
 from kanerva.experiments.plots import training
+from kanerva.experiments.tables import Share, percent, plus_minus, show
 from small import metrics, tiny
+from trials import Toy
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -120,7 +122,8 @@ def test_a_report_has_the_score_the_curve_and_the_config(run: Path, capsys: pyte
     assert places in page.text
     for name in ("reconstruction", "kl_weights", "kl_memory", "autoencoder"):
         assert f"{score[name]:,.2f}" in page.text, name
-    assert "4 rows for codes of 6 numbers" in page.text
+    assert "Dynamic Kanerva Machine, trained on bits.npz: a memory of 4 rows for codes of 6 numbers" in page.text
+    assert "Left, the loss: score + KL(M) / T + the autoencoder's error." in page.text
     assert '"lengths"' in page.text
     (curve,) = page.all("img")
     assert pixels(curve["src"])[0] > 1000
@@ -142,8 +145,8 @@ def test_experiments_are_shown_in_order_with_figures_and_numbers(run: Path) -> N
     page = read(report.write(run))
     places = [page.text.index(f"kanerva experiment {name},") for name in ("capacity", "order", "new-idea")]
     assert places == sorted(places)
-    assert EXPERIMENTS["capacity"].about in page.text
-    assert EXPERIMENTS["capacity"].figures[""] in page.text
+    assert experiments.find("capacity").ABOUT in page.text
+    assert experiments.find("capacity").FIGURES[""] in page.text
     assert page.text.count("kanerva experiment capacity, seed 3, 64 episodes, 2026-01-02") == 2
     assert page.text.count("12.345 ± 0.067") == 3
     assert "another checkpoint" not in page.text
@@ -282,7 +285,8 @@ def test_a_checkpoint_and_a_shipped_model(run: Path, tmp_path: Path, monkeypatch
     (elsewhere / "capacity.json").write_text(json.dumps(results("capacity")))
     (elsewhere / "speed.json").write_text(json.dumps({"rows": [1]}))  # something else, which is no one's business
     page = read(report.write("omniglot", tmp_path / "deep" / "page.html", elsewhere))
-    assert "trained on omniglot: a memory of 32 rows for codes of 100 numbers, 740,712 parameters" in page.text
+    assert "Dynamic Kanerva Machine, trained on omniglot: a memory of 32 rows for codes of 100 " in page.text
+    assert "740,712 parameters" in page.text
     assert "12.345 ± 0.067" in page.text
     assert "speed" not in page.text
 
@@ -315,11 +319,18 @@ def test_a_report_is_whole_or_not_at_all(run: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_numbers_are_as_precise_as_their_errors() -> None:
-    assert report.plus_minus(54.4816, 0.4258) == "54.48 ± 0.43"
-    assert report.plus_minus(-9046.5, 12.3) == "−9,046 ± 12"
-    assert report.plus_minus(1.5, 0.0) == "1.5"
-    assert report.show({"mean": 0.12345, "stderr": 0.001}) == "0.1235 ± 0.0010"
-    assert [report.show(x) for x in (None, True, 12345, [1, 2], "a")] == ["–", "yes", "12,345", "1, 2", "a"]
+    assert plus_minus(54.4816, 0.4258) == "54.48 ± 0.43"
+    assert plus_minus(-9046.5, 12.3) == "−9,046 ± 12"
+    assert plus_minus(1.5, 0.0) == "1.5"
+    assert plus_minus(float("inf"), 1.0) == "–"
+    assert show({"mean": 0.12345, "stderr": 0.001}) == "0.1235 ± 0.0010"
+    assert [show(x) for x in (None, True, 12345, [1, 2], "a")] == ["–", "yes", "12,345", "1, 2", "a"]
+    assert [percent(x) for x in (0.125, {"mean": 0.5, "stderr": 0.01})] == ["12.5 %", "50.0 ± 1.0 %"]
+    assert show(Share(0.125)) == "12.5 %"
+    # null in JSON, for what was not finite or is not known
+    assert [
+        show(x) for x in ({"mean": None, "stderr": None}, Share(None), Share({"mean": None, "stderr": None}))
+    ] == (["–"] * 3)
 
 
 @pytest.mark.parametrize("first", [500.0, -9000.0])
@@ -341,7 +352,25 @@ def test_the_curve_takes_any_run(first: float) -> None:
 
 
 def test_the_texts_name_what_there_is() -> None:
-    for entry in EXPERIMENTS.values():
+    for name, entry in EXPERIMENTS.items():
+        known = experiments.find(name)
+        assert name == known.NAME
+        assert known.TITLE
         assert entry.line.endswith(".")
-        assert entry.about.endswith(".")
-        assert all(re.search(r"[.)]$", text) for text in entry.figures.values())
+        assert known.ABOUT.endswith(".")
+        assert all(re.search(r"[.)]$", text) for text in known.FIGURES.values())
+
+
+def test_a_report_of_another_kind_of_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "toy", Toy)
+    kanerva.create("toy", (1, 8, 8)).save(tmp_path / "toy.safetensors")
+    path = report.write(tmp_path / "toy.safetensors")
+    assert "<title>toy: Toy with a shelf</title>" in path.read_text()
+    text = read(path).text
+    assert "Toy with a shelf: 1 parameters." in text
+    assert "grey variance1Learned." in text.replace("\n", "")
+    for own in ("rows, K", "code, C", "noise variance"):  # of a DKM
+        assert own not in text
+    # where the package does not know the kind, its own word for it has to do
+    monkeypatch.delitem(MODELS, "toy")
+    assert "toy: 1 parameters." in read(report.write(tmp_path / "toy.safetensors")).text

@@ -11,14 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from kanerva import DKMConfig
+from kanerva import DKM, DKMConfig
 from kanerva.experiments import base, plots, sampling
 from kanerva.experiments.plots import sampling as figures
 from kanerva.experiments.sampling import Sampling, Written
 from kanerva.recall.chains import mixing
 from kanerva.recall.trajectory import Recall
-from trials import COLOUR, SMALL, bits, generator, run, subject
+from trials import COLOUR, SMALL, bits, generator, run, subject, toy
 
+METHODS = ("least-squares", "descent", "stochastic")
 WORK = Sampling(
     episodes=2, length=4, samples=5, steps=3, seen=10, temperatures=(0.5, 1.0), chain=10, chains=3, pictures=2
 )
@@ -93,9 +94,9 @@ def test_steps_by_hand() -> None:
 
 def test_all_methods_begin_with_the_same_draw_from_the_prior() -> None:
     found = result(SMALL)
-    starts = [found["steps"][method]["energy"]["mean"][0] for method in sampling.METHODS]
+    starts = [found["steps"][method]["energy"]["mean"][0] for method in METHODS]
     assert starts[0] == starts[1] == starts[2]
-    assert len({found["steps"][method]["energy"]["mean"][-1] for method in sampling.METHODS}) == 3
+    assert len({found["steps"][method]["energy"]["mean"][-1] for method in METHODS}) == 3
     images = {name: base.unpack(packed) for name, packed in found["pictures"]["samples"].items()}
     assert all(np.array_equal(images["descent"][:, 0], other[:, 0]) for other in images.values())
     assert found["sets"]["first draw"]["to stored"]["mean"] == pytest.approx(
@@ -146,10 +147,49 @@ def test_figures_are_drawn_from_the_file(config: DKMConfig) -> None:
             figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
     assert set(drawn) == {"pictures", "steps", "novelty", "chains"}
     energy, near = ({line.get_label(): line for line in axes.lines} for axes in drawn["steps"].axes)
-    for method in sampling.METHODS:
+    for method in METHODS:
         assert list(energy[method].get_ydata()) == found["steps"][method]["energy"]["mean"]
         assert list(near[method].get_ydata()) == found["steps"][method]["to stored"]["mean"]
     lags = drawn["chains"].axes[0].lines[1]
     assert list(lags.get_ydata()) == found["chains"][1]["autocorrelation"]
     shares = drawn["novelty"].axes[1].lines[-2]
     assert list(shares.get_ydata()) == found["sets"]["fresh images"]["shares"]["mean"]
+
+
+# other models
+
+
+def test_a_model_without_energy_and_chain_leaves_them_out() -> None:
+    found = run(WORK, toy())
+    assert (found["paths"], found["chains"]) == ({}, [])
+    assert set(found["steps"]["copy"]) == {"to stored"}
+    assert list(found["sets"]) == ["first draw", "copy", "fresh images"]
+    assert found["sets"]["copy"]["to stored"]["mean"] == 0  # it draws what it keeps
+    assert [row[0] for row in Sampling.table(found).rows][:3] == list(found["sets"])
+    with plots.style():
+        drawn = figures.figures({"models": [{"name": "toy", "result": found}]})
+        for figure in drawn.values():
+            figure.savefig(io.BytesIO(), format="png", bbox_inches="tight")
+    assert set(drawn) == {"pictures", "steps", "novelty"}
+    (near,) = drawn["steps"].axes
+    assert list(near.lines[0].get_ydata()) == found["steps"]["copy"]["to stored"]["mean"]
+
+
+@torch.no_grad()
+def test_a_chain_without_energy_is_judged_by_its_distance() -> None:
+    m = subject().model
+    (x,) = base.distinct(subject().unseen, 1, 4, generator())
+    path = m.sample(m.write(x), 3, 10, generator(7), method="stochastic", temperature=0.5)
+    silent = subject()._replace(model=Silent(m.config))
+    silent.model.load_state_dict(m.state_dict())
+    found = WORK.mix(silent, [Written(x, x, m.write(x))], 0.5, generator(7), lambda: None)
+    near = base.distances(path.x, x).amin(-1)
+    assert "energy" not in found
+    assert found["autocorrelation"] == pytest.approx(mixing(near).autocorrelation.tolist())
+
+
+class Silent(DKM):
+    """A DKM that keeps its energies to itself."""
+
+    def sample(self, *arguments: Any, **options: Any) -> Recall:
+        return super().sample(*arguments, **options)._replace(energy=None)

@@ -45,7 +45,8 @@ class Evaluate:
     """Score a trained model on test classes: nats per image, lower is better."""
 
     checkpoint: tyro.conf.Positional[str]
-    """A checkpoint, the folder of a run (its last one), a pretrained model (omniglot), or nearest."""
+    """A checkpoint, the folder of a run (its last one), a pretrained model (omniglot), or a model without training:
+    nearest, hopfield, or hopfield:CHECKPOINT for Hopfield retrieval on the codes of a model."""
     dataset: str | None = None
     """Other images than those it was trained on: glyphs, omniglot or a path."""
     data_dir: str | None = None
@@ -243,14 +244,18 @@ def table(score: Score, about: dict[str, Any]) -> str:
     bits = "" if score.bits_per_dimension is None else f", {score.bits_per_dimension:.3f} bits per dimension"
     terms = [f"reconstruction {score.reconstruction:.2f}"]
     if score.kl_weights is not None:
-        terms[0] += f" + KL(w) {score.kl_weights:.2f}"
+        terms[0] += f" + KL({MODELS[about['kind']].LATENT}) {score.kl_weights:.2f}"
     if score.kl_memory is not None:
         terms.append(f"not counted: KL(M)/T {score.kl_memory:.2f}")
     if score.autoencoder is not None:
         terms.append(f"autoencoder alone {score.autoencoder:.2f}")
     terms.append(f"predicting the mean image {about['mean_image']:.2f}")
+    extra = "".join(
+        f"{value['mean']:.2f} ± {value['stderr']:.2f} nats per image, {name}\n"
+        for name, value in score.extra.items()
+    )
     return (
-        f"{nats}{bits}\n"
+        f"{nats}{bits}\n{extra}"
         f"  {score.images:,} test images of {about['dataset']} in {score.episodes} episodes of {score.length}, "
         f"seed {score.seed}; lower is better\n"
         f"  {'; '.join(terms)}"
@@ -260,11 +265,12 @@ def table(score: Score, about: dict[str, Any]) -> str:
 def writes() -> dict[str, str]:
     """How each preset's memory is written on each device that is here, and why."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    return {
+    said = {
         f"{name} on {device}": MODELS[c.model.kind].says(c.model, device, c.train.write).removeprefix("write: ")
         for device in devices
         for name, (_, c) in PRESETS.items()
     }
+    return {name: text for name, text in said.items() if text}
 
 
 def system() -> dict[str, Any]:

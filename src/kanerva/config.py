@@ -152,3 +152,9 @@ def with_model(config: RunConfig, name: str) -> RunConfig:
     kind, old = find(name).Config, config.model
     shared = {f.name: getattr(old, f.name) for f in dataclasses.fields(kind) if hasattr(old, f.name)}
     return dataclasses.replace(config, model=kind(**shared))
+
+
+PRESETS["omniglot-vae"] = (
+    "A variational autoencoder with the codec and the training of omniglot, and no memory.",
+    with_model(PRESETS["omniglot"][1], "vae"),
+)

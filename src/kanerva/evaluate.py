@@ -1,9 +1,11 @@
 """Scores on images that the model has not seen."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
 from . import checks, objective
@@ -34,6 +36,8 @@ class Score:
     length: int
     classes: int | None
     seed: int
+    extra: dict[str, dict[str, float]] = field(default_factory=dict)
+    """What else a model reports (`Model.extra_scores`): the mean and stderr of each, by name, in nats per image."""
 
 
 @torch.no_grad()
@@ -45,8 +49,12 @@ def evaluate(
     classes: int | None = None,
     seed: int = 0,
     batch: int = 16,
+    extra: bool = True,
 ) -> Score:
-    """Score a model on at least `count` images, in episodes drawn with a seed; never augmented [sec. 4]."""
+    """Score a model on at least `count` images, in episodes drawn with a seed; never augmented [sec. 4].
+
+    `extra` says whether to take the model's extra scores too, which may cost many times as much.
+    """
     checks.count("length", length)
     checks.count("count", count)
     if images.shape != tuple(model.config.image) or images.binary != model.config.binary:
@@ -56,25 +64,38 @@ def evaluate(
     device = model.device
     images = images.to(device)
     generator = torch.Generator(device).manual_seed(seed)
+    other = torch.Generator(device).manual_seed(seed + 1)  # so that extra scores leave the first ones as they are
     rounds = max(2, math.ceil(count / (length * batch)))
-    rows = []
+    rows, extras = [], []
     for _ in range(rounds):
         x = model.dequantise(episodes(images, batch, length, classes, generator), generator)
         rows.append(objective.parts(model(x, generator)))
-    table = {name: torch.cat([row[name] for row in rows]).double() for name in rows[0]}
+        extras.append(model.extra_scores(x, other) if extra else {})
+    table, more = together(rows), together(extras)
     means = {name: float(values.mean()) for name, values in table.items()}
     count = len(table["nats"])
     bits = objective.bits_per_dimension(means["nats"], math.prod(images.shape))
     return Score(
         **{name: means.get(name) for name in objective.NAMES},  # type: ignore[arg-type]
-        nats_stderr=float(table["nats"].std() / math.sqrt(count)),
+        nats_stderr=stderr(table["nats"]),
         bits_per_dimension=None if images.binary else bits,
         images=count * length,
         episodes=count,
         length=length,
         classes=classes,
         seed=seed,
+        extra={name: {"mean": float(values.mean()), "stderr": stderr(values)} for name, values in more.items()},
     )
+
+
+def together(rows: list[dict[str, Tensor]]) -> dict[str, Float[Tensor, "episodes"]]:
+    """The numbers of all rounds, one for each episode, by name."""
+    return {name: torch.cat([row[name] for row in rows]).double() for name in rows[0]}
+
+
+def stderr(values: Float[Tensor, "episodes"]) -> float:
+    """The standard error of a mean over episodes."""
+    return float(values.std() / math.sqrt(len(values)))
 
 
 def mean_image_nats(train: ClassImages, test: ClassImages) -> float:

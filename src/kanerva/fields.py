@@ -53,7 +53,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
             raise ValueError(f"{where}: expected {kind}, got {value!r}")
         return tuple(value)
     if origin in (None, types.UnionType):
-        allowed = (int, float) if kind is float else kind
+        allowed = kind | int if float in (kind, *options) else kind
         if not isinstance(value, allowed):
             raise ValueError(f"{where}: expected {kind}, got {value!r}")
     return value

@@ -9,13 +9,11 @@ import contextlib
 import html
 import io
 import json
-import math
 import platform
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -23,7 +21,10 @@ from PIL import Image
 from . import __version__, experiments, storage
 from .data import nearest
 from .experiments import EXPERIMENTS, plots
+from .experiments.base import Experiment
+from .experiments.tables import Table, is_number, plus_minus, show
 from .files import atomic_write
+from .models import MODELS
 
 WIDEST = 2200
 """Pixels of a figure, eleven inches as experiments draw; the page shows fewer, and fine screens all."""
@@ -40,9 +41,13 @@ class Results(NamedTuple):
         return str(self.data["experiment"])
 
     @property
+    def known(self) -> type[Experiment] | None:
+        """The experiment that made it; None where there is none of that name here."""
+        return experiments.find(self.name) if self.name in EXPERIMENTS else None
+
+    @property
     def title(self) -> str:
-        known = EXPERIMENTS.get(self.name)
-        return known.title if known else self.name.replace("-", " ").capitalize()
+        return self.known.TITLE if self.known else self.name.replace("-", " ").capitalize()
 
 
 class Material(NamedTuple):
@@ -52,7 +57,7 @@ class Material(NamedTuple):
     place: str
     folder: Path
     checkpoint: dict[str, Any]
-    """What the checkpoint says of itself, with the numbers that its memory learned; empty if there is none."""
+    """What the checkpoint says of itself, with the scales that it learned; empty if there is none."""
     config: dict[str, Any]
     metrics: list[dict[str, Any]]
     scores: list[dict[str, Any]]
@@ -129,11 +134,9 @@ def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
         missing.append(str(error))
         return {}
     own = storage.part(tensors, "average.") or storage.part(tensors, "model.")
-    learned = {
-        name: math.exp(float(own[key]))
-        for name in ("noise", "prior", "weight")
-        if (key := f"log_{name}_var") in own and own[key].numel() == 1
-    }
+    # variances and scales, which are learned through their logarithms
+    logs = {name: x for name, x in own.items() if name.startswith("log_") and x.ndim == 0}
+    learned = {name.removeprefix("log_"): float(x.double().exp()) for name, x in logs.items()}
     size = sum(x.numel() for name, x in tensors.items() if name.startswith("model."))
     return {**about, "parameters": size, "learned": learned, "file": path.name}
 
@@ -186,11 +189,7 @@ def is_score(data: Any) -> bool:
     return isinstance(data, dict) and all(is_number(data.get(name)) for name in ("nats", "nats_stderr"))
 
 
-def is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def number(value: Any) -> float:
+def number(value: Any) -> float | int:
     return value if is_number(value) else 0
 
 
@@ -210,52 +209,17 @@ def part(tree: Any, name: str) -> dict[str, Any]:
 # Numbers for people
 
 
-def show(value: Any) -> str:
-    """A value of JSON; a mean with its standard error where it has one."""
-    if isinstance(value, dict) and is_number(value.get("mean")):
-        return plus_minus(value["mean"], value.get("stderr"))
-    if value is None or isinstance(value, bool):
-        return "–" if value is None else "yes" if value else "no"
-    if isinstance(value, int | float):
-        return (f"{value:,}" if isinstance(value, int) else f"{value:.4g}").replace("-", "−")
-    return ", ".join(map(show, value)) if isinstance(value, list) else str(value)
-
-
-def plus_minus(mean: float, error: Any) -> str:
-    """54.48 ± 0.43: the error with two digits, the mean with as many places."""
-    if not is_number(error) or error <= 0:
-        return show(mean)
-    places = min(max(1 - math.floor(math.log10(error)), 0), 6)
-    return f"{mean:,.{places}f} ± {error:,.{places}f}".replace("-", "−")
-
-
-def percent(value: Any) -> str:
-    """A share, or a mean of shares."""
-    if isinstance(value, dict):
-        return f"{plus_minus(100 * value['mean'], 100 * value['stderr'])} %"
-    return f"{show(100 * value)} %"
-
-
-class Table(NamedTuple):
-    """The numbers to know of one model's results."""
-
-    head: list[str]
-    rows: list[list[Any]]
-
-
 def models(results: Results) -> list[dict[str, Any]]:
     found = results.data.get("models")
     return [model for model in found if isinstance(model, dict)] if isinstance(found, list) else []
 
 
-def key_numbers(name: str, result: Any) -> Table:
+def key_numbers(known: type[Experiment] | None, result: Any) -> Table:
     """What is known to matter in results, or else all plain numbers."""
-    if name in KEYS:
+    if known is not None:
         with contextlib.suppress(Exception):  # results of another version may hold anything
-            head, rows = KEYS[name](result)
-            return Table(head, [[show(cell) for cell in row] for row in rows])
-    plain = leaves(result)
-    return Table(["", ""], [[label, show(value)] for label, value in plain[:16]])
+            return known.table(result).text()
+    return Table(["", ""], [[label, value] for label, value in leaves(result)[:16]]).text()
 
 
 def leaves(tree: Any, prefix: str = "", depth: int = 4) -> list[tuple[str, Any]]:
@@ -269,100 +233,6 @@ def leaves(tree: Any, prefix: str = "", depth: int = 4) -> list[tuple[str, Any]]
         elif not isinstance(value, list) and not (isinstance(value, str) and len(value) > 60):
             found.append((label, value))
     return found
-
-
-def key_capacity(result: dict[str, Any]) -> Table:
-    rows = []
-    for classes, curves in zip(result["classes"], result["curves"], strict=True):
-        for i in sorted({0, len(result["lengths"]) - 1}):
-            nats, apart, right = (point(curves[name], i) for name in ("nats", "distance", "right"))
-            rows.append([f"{result['lengths'][i]} images of {classes} classes", nats, apart, percent(right)])
-    return Table(["", "nats per image", result["unit"], "nearest to the right image"], rows)
-
-
-def key_denoising(result: dict[str, Any]) -> Table:
-    cell = next(cell for cell in result["cells"] if cell["name"] == result["headline"])
-    unit = f"wrong pixels of {result['pixels']}" if result["binary"] else "root mean square error"
-    rows: list[list[Any]] = [["the cue", cell["cue"]["wrong"], None, None]]
-    rows += [[n, m["wrong"], percent(m["right"]), percent(m["rose"])] for n, m in cell["methods"].items()]
-    other = cell["nearest"]
-    rows.append(["nearest stored image to the cue", other["wrong"], percent(other["right"]), None])
-    return Table([f"from {cell['name']}", unit, "nearest to the right image", "steps that raise the energy"], rows)
-
-
-def key_sampling(result: dict[str, Any]) -> Table:
-    rows = [
-        [name, found["to stored"], found["to training"], found["distinct"], found["reached"]]
-        for name, found in result["sets"].items()
-    ]
-    rows.append(["all stored images equally likely", None, None, None, result["by chance"]])
-    unit = "pixels" if result["binary"] else "root mean square"
-    return Table(
-        ["", f"{unit} from the nearest stored", "and training image", "different ones", "stored images reached"],
-        rows,
-    )
-
-
-def key_basins(result: dict[str, Any]) -> Table:
-    rows: list[list[Any]] = []
-    for label, curves in (("noise", result["noise"]), ("images", result["loads"])):
-        for method in (name for name in curves if name != "x"):
-            for i in sorted({0, len(curves["x"]) // 2, len(curves["x"]) - 1}):
-                shares = [percent(point(curves[method][name], i)) for name in ("right", "near", "other", "blank")]
-                rows.append([f"{method}, {label} {curves['x'][i]:g}", *shares])
-    for method, level in result["radius"].items():
-        half = "none tried" if level is None else level
-        rows.append([f"{method}, noise with which half go wrong", half, None, None, None])
-    within = f"within {show(100 * result['near'])} % of"
-    return Table(["", "nearest to the right image", f"{within} it", f"{within} another", "blank"], rows)
-
-
-def key_order(result: dict[str, Any]) -> Table:
-    wanted = (
-        ("score, nats per image", lambda found: found["nats"]),
-        ("its standard deviation over orders", lambda found: found["score"]["spread"]),
-        ("spread of read-outs, of that between images", lambda found: percent(found["readout"]["share"])),
-        ("spread of the memory, of that between episodes", lambda found: percent(found["memory"]["share"])),
-        ("nats by which weights are out of date", lambda found: found["stale"]),
-    )
-    both = [result[name]["write"] for name in ("untrained", "trained")]
-    return Table(["", "untrained", "trained"], [[label, *map(pick, both)] for label, pick in wanted])
-
-
-def key_fixed_points(result: dict[str, Any]) -> Table:
-    def within(found: dict[str, Any]) -> str:
-        return percent(found["within"]["last"][found["within"]["limits"].index(0.05)])
-
-    wanted = (
-        ("wrong pixels after one step", lambda found: point(found["wrong"], 0)),
-        ("wrong pixels at the end", lambda found: point(found["wrong"], -1)),
-        ("at most 5 % of pixels wrong at the end", within),
-        ("nearest to the right image at the end", lambda found: percent(found["right"])),
-        ("ends at a fixed point", lambda found: percent(found["ends"]["fixed"])),
-        ("ends in a cycle", lambda found: percent(found["ends"]["cycle"])),
-        ("different ends in a memory", lambda found: found["attractors"]),
-        ("stable at the image", lambda found: percent(found["smooth"]["radius"]["image"]["stable"])),
-        ("stable where recall ends", lambda found: percent(found["smooth"]["radius"]["recall"]["stable"])),
-        ("stable where its smooth map leads", lambda found: percent(found["smooth"]["radius"]["smooth"]["stable"])),
-    )
-    both = [result["cues"][name] for name in ("stored", "others")]
-    rows = [[label, *map(pick, both)] for label, pick in wanted]
-    return Table(["", "from stored images", "from other images"], rows)
-
-
-KEYS: dict[str, Callable[[dict[str, Any]], Table]] = {
-    "capacity": key_capacity,
-    "denoising": key_denoising,
-    "sampling": key_sampling,
-    "basins": key_basins,
-    "order": key_order,
-    "fixed-points": key_fixed_points,
-}
-
-
-def point(values: dict[str, Any], i: int) -> dict[str, float]:
-    """One of many means with its standard error."""
-    return {name: values[name][i] for name in ("mean", "stderr")}
 
 
 def score_line(score: dict[str, Any]) -> str:
@@ -383,6 +253,14 @@ def plain_name(dataset: Any) -> str:
     return Path(str(dataset)).name or str(dataset)
 
 
+def title(material: Material) -> str:
+    """The full name of a model of this kind: that of the config, or, without one, of results; a DKM if silent."""
+    model = part(material.config, "model")
+    named = [found.get("kind") for results in material.results for found in models(results)] if not model else []
+    kind = next((kind for kind in (model.get("kind"), *named) if isinstance(kind, str)), "dkm")
+    return MODELS[kind].TITLE if kind in MODELS else kind
+
+
 def sentence(material: Material) -> str:
     """What the model is."""
     model, about = part(material.config, "model"), material.checkpoint
@@ -397,8 +275,8 @@ def sentence(material: Material) -> str:
         parts.append(
             f"{show(step)}{f' of {show(planned)}' if is_number(planned) and planned != step else ''} steps"
         )
-    on = f" trained on {plain_name(dataset)}" if dataset else ""
-    return f"A Dynamic Kanerva Machine{on}{': ' if parts else ''}{', '.join(parts)}."
+    on = f", trained on {plain_name(dataset)}" if dataset else ""
+    return f"{title(material)}{on}{': ' if parts else ''}{', '.join(parts)}."
 
 
 # HTML
@@ -464,7 +342,10 @@ SCORES = {
         "What it takes to say an image, given the memory: the sum of the two below. Lower is better.",
     ),
     "reconstruction": ("reconstruction", "−ln p(x | w, M): the error of what is read from memory and decoded."),
-    "kl_weights": ("KL(w)", "What it takes to say where in memory the image is."),
+    "kl_weights": (
+        "KL(w)",
+        "What it takes to say where in memory the image is; without a memory, what it takes to say its code.",
+    ),
     "kl_memory": (
         "KL(M) / T",
         "What it takes to say what the memory holds; not part of the score, as in the paper.",
@@ -496,6 +377,14 @@ def scores(material: Material) -> str:
     return section("scores", "Scores", *parts)
 
 
+LEARNED = {
+    "noise_var": "Learned: how little a code is trusted when it is written.",
+    "prior_var": "Learned: how unsure an empty memory is of its rows.",
+    "weight_var": "Learned: how far weights are drawn around their mean.",
+    "scale": "Learned: the standard deviation of a pixel, above its least.",
+}
+
+
 def about_model(material: Material) -> str:
     """What the checkpoint says of itself."""
     about, model = material.checkpoint, part(material.config, "model")
@@ -505,21 +394,15 @@ def about_model(material: Material) -> str:
     rows = [
         ("checkpoint", about.get("file"), f"Its checksum is {about.get('crc32')}."),
         ("steps", about.get("step"), "Training steps behind it."),
-        (
-            "parameters",
-            about.get("parameters"),
-            "Numbers learned in training: the codec's, and the memory's prior.",
-        ),
-        ("rows, K", model.get("rows"), "Rows of the memory."),
-        ("code, C", model.get("code"), "Numbers in a row, and in the code of an image."),
+        ("parameters", about.get("parameters"), "Numbers learned in training."),
+        ("rows, K", model.get("rows"), "Rows of the memory, each as long as a code."),
+        ("code, C", model.get("code"), "Numbers in the code of an image."),
         (
             "image",
             " × ".join(map(str, image)) if isinstance(image, list) else None,
             f"Channels, height and width; the likelihood is {model.get('likelihood')}.",
         ),
-        ("noise variance", learned.get("noise"), "Learned: how little a code is trusted when it is written."),
-        ("prior variance", learned.get("prior"), "Learned: how unsure an empty memory is of its rows."),
-        ("weight variance", learned.get("weight"), "Learned: how far weights are drawn around their mean."),
+        *((spoken(name), learned[name], LEARNED.get(name, "Learned.")) for name in sorted(learned)),
         (
             "best",
             about.get("best"),
@@ -528,6 +411,11 @@ def about_model(material: Material) -> str:
     ]
     kept = [[e(name), e(show(value)), e(text)] for name, value, text in rows if value is not None]
     return section("model", "The model", table(kept, ["", "", "what it is"], "scores"))
+
+
+def spoken(name: str) -> str:
+    """noise_var: noise variance."""
+    return re.sub("_var$", "_variance", name).replace("_", " ")
 
 
 def training(material: Material) -> str:
@@ -543,10 +431,12 @@ def training(material: Material) -> str:
         "what is tested are averaged weights" if train.get("average") else "",
     ]
     because = " and ".join(filter(None, unlike))
+    terms = {"nats": "score", "kl_memory": "KL(M) / T", "autoencoder": "the autoencoder's error"}
+    loss = [text for name, text in terms.items() if any(name in line for line in material.metrics)]
     parts = [
-        "Left, what training makes small: the score, KL(M) / T and the autoencoder's error. Right, the score, on "
-        "training episodes (a running mean, with single reports behind it) and on test classes (with one standard "
-        "error on either side).",
+        f"Left, the loss{': ' if loss else ''}{' + '.join(loss)}. Right, the score, on training episodes (a "
+        "running mean, with single reports behind it) and on test classes (with one standard error on either "
+        "side).",
         f"The two differ in more than their classes: {because}." if because else "",
         f"Steps left out because they were not finite: {show(skipped)} or more." if skipped else "",
         f"{show(steps)} steps, seed {train.get('seed')}, from metrics.jsonl.",
@@ -557,8 +447,8 @@ def training(material: Material) -> str:
 
 def experiment(results: Results, material: Material) -> str:
     """One experiment: what it asks, its numbers, its figures."""
-    data, known, config = results.data, EXPERIMENTS.get(results.name), part(results.data, "config")
-    parts = [paragraph(e(known.about))] if known else []
+    data, known, config = results.data, results.known, part(results.data, "config")
+    parts = [paragraph(e(known.ABOUT))] if known else []
     if data.get("smoke"):
         parts.append(paragraph("A smoke run, too small for its numbers to mean anything.", "warning"))
     made_with = models(results)
@@ -566,7 +456,7 @@ def experiment(results: Results, material: Material) -> str:
         steps = ", ".join(f"{show(model.get('name'))} at step {show(model.get('step'))}" for model in made_with)
         parts.append(paragraph(f"Made with another checkpoint than this: {e(steps or 'not known')}.", "warning"))
     for model in made_with:
-        head, rows = key_numbers(results.name, model.get("result"))
+        head, rows = key_numbers(known, model.get("result"))
         if len(made_with) > 1:
             parts.append(f"<h3>{e(show(model.get('name')))}</h3>\n")
         if rows:
@@ -597,8 +487,7 @@ def experiment(results: Results, material: Material) -> str:
 
 def caption(results: Results, end: str) -> str:
     """What a figure shows; the ends of names may themselves end with the name of a model."""
-    known = EXPERIMENTS.get(results.name)
-    for name, text in known.figures.items() if known else ():
+    for name, text in results.known.FIGURES.items() if results.known else ():
         if end == name:
             return text
         if name and end.startswith(f"{name}-"):
@@ -614,11 +503,11 @@ def pictures(results: Results) -> list[tuple[str, bytes]]:
     """
     stem, beside = results.path.stem, experiments.figures(results.path)
     files = {path.stem[len(stem) + 1 :]: path.read_bytes() for path in beside}
-    if results.name in EXPERIMENTS:
+    if results.known:
         with contextlib.suppress(Exception):  # results of another version may hold anything
-            drawing = plots.figures(EXPERIMENTS[results.name].module, results.data)
+            drawing = plots.figures(results.name, results.data)
             return [(end, files.get(end) or plots.picture(figure)) for end, figure in drawing.items()]
-        order = list(EXPERIMENTS[results.name].figures)
+        order = list(results.known.FIGURES)
         return sorted(files.items(), key=lambda file: order.index(file[0]) if file[0] in order else len(order))
     return list(files.items())
 
@@ -714,7 +603,7 @@ def page(material: Material) -> str:
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{e(material.name)}: a Dynamic Kanerva Machine</title>
+<title>{e(material.name)}: {e(title(material))}</title>
 <link rel="icon" href="data:,">
 <style>{STYLE}</style>
 </head>

@@ -46,8 +46,9 @@ def find(
     dataset: str | None = None,
     data_dir: str | None = None,
     needs: str | None = None,
+    purpose: str = "this",
 ) -> Iterator[Subject]:
-    """Load models one after another, with the images to try them on; `needs` is the one kind that will do.
+    """Load models one after another, with the images to try them on; `needs` is the one kind that serves a purpose.
 
     Images are those of a data set that is named, or those that a model was trained on. A model that was trained on
     none takes those of the first one here that was, or glyphs.
@@ -57,7 +58,8 @@ def find(
     sources = [source(place) for place in places]
     for found in sources:
         if needs is not None and found.kind != needs:
-            raise ValueError(f"{found.place}: expected a model of kind {needs}, got one of kind {found.kind}")
+            wanted = models.find(needs).__name__
+            raise ValueError(f"{purpose}: needs a {wanted}, got {found.place}, which is of kind {found.kind}")
     usual = next((found.data for found in sources if found.data is not None), DataConfig())
     for found in sources:
         config = (found.data or usual).other(dataset, data_dir)
@@ -69,11 +71,15 @@ def find(
 
 def source(place: str) -> Source:
     """Read what is at a place."""
-    kind, _, codec = place.partition(":")
+    kind, colon, codec = place.partition(":")
     if kind in models.MODELS and not Path(place).exists():
         if not models.MODELS[kind].UNTRAINED:
             raise ValueError(f"{place}: expected a checkpoint of it; kanerva train PRESET --model {kind} makes one")
-        inner = source(codec) if codec else Source(place, kind, None, {}, {})
+        if not colon:
+            return Source(place, kind, None, {}, {})
+        inner = source(codec) if codec else None
+        if inner is None or not inner.tensors:
+            raise ValueError(f"{place}: expected a trained model after the colon, got {codec or 'nothing'}")
         return inner._replace(place=place, kind=kind)
     path = storage.find(place)
     tensors, about = storage.load(path)
@@ -84,14 +90,14 @@ def source(place: str) -> Source:
 
 
 def make(found: Source, seen: ClassImages) -> Model:
-    """The model of a source; one that needs no training looks at images that training would have seen."""
-    if not found.tensors:
-        likelihood = "bernoulli" if seen.binary else "gaussian"
-        model = models.create(found.kind, seen.shape, likelihood)
-    else:
+    """The model of a source; one that needs no training, and is new, looks at images that training would see."""
+    if found.tensors:
         model = models.build(found.tensors, found.about, found.place)
-        if model.config.kind != found.kind:
-            model = models.MODELS[found.kind].on(model)
+        if model.config.kind == found.kind:
+            return model
+        model = models.MODELS[found.kind].on(model)
+    else:
+        model = models.create(found.kind, seen.shape, "bernoulli" if seen.binary else "gaussian")
     model.to(seen.device).adapt(seen)
     return model.eval()
 

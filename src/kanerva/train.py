@@ -39,7 +39,12 @@ def train(config: RunConfig, folder: str | Path, resume: bool = False) -> Score 
 
 def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> Score | None:
     """The part of `train` that one process does."""
-    c = config.train
+    c, kind = config.train, config.model.kind
+    if MODELS[kind].UNTRAINED:
+        raise ValueError(
+            f"model: expected one to train, got {kind}, which has nothing to learn; it is used as it is, as in "
+            f"kanerva evaluate {kind}"
+        )
     if c.batch % world.size:
         raise ValueError(f"batch: expected a multiple of the {world.size} processes, got {c.batch}")
     images, test = config.data.load(world.device)
@@ -76,7 +81,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
             if logging:
                 log.train(run.step, step.values(), learning_rate(run.step - 1, c))
             if scoring and world.main:
-                score = evaluate(run.best_weights(), test, c.lengths[0], c.evaluate_images)
+                score = evaluate(run.best_weights(), test, c.lengths[0], c.evaluate_images, extra=False)
                 log.test(run.step, score)
                 if score.nats < run.best:
                     run.best = score.nats
@@ -100,8 +105,6 @@ def new_run(config: RunConfig, world: World) -> Run:
     c = config.train
     torch.manual_seed(c.seed)
     model = MODELS[config.model.kind](config.model).to(world.device)
-    if not any(True for _ in model.parameters()):
-        raise ValueError(f"model: expected one to train, got {config.model.kind}, which has nothing to learn")
     precision, compiled = how(c, world)
     model.prepare(Preparation(torch.bfloat16 if precision == "bfloat16" else None, compiled, c.write))
     average = AveragedModel(model, device=world.device) if c.average else None  # its copy is not compiled

@@ -5,11 +5,13 @@ import dataclasses
 import json
 import math
 import platform
+import re
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -19,9 +21,13 @@ from .. import __version__, storage
 from ..data import ClassImages
 from ..distributed import choose
 from ..files import atomic_write
+from ..models import Model, Recall
 from ..progress import bar
 from ..subject import Subject as Subject
 from ..subject import find
+from .tables import Table
+
+Kind = TypeVar("Kind", bound=Model)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +35,7 @@ class Experiment:
     """One experiment. Its fields are its flags; `run` gives the numbers for one model."""
 
     checkpoint: tuple[str, ...] = ("omniglot",)
-    """Models, one after another: checkpoints, folders of runs, or omniglot for the one that comes along."""
+    """Models, one after another: checkpoints, folders of runs, omniglot (pretrained), or nearest (no training)."""
     dataset: str | None = None
     """Other images than those it was trained on: glyphs, omniglot or a path."""
     data_dir: str | None = None
@@ -44,6 +50,11 @@ class Experiment:
     """Where results go, NAME.json and figures beside it; otherwise to experiments/ in the first run's folder."""
 
     NAME: ClassVar[str]
+    TITLE: ClassVar[str]
+    ABOUT: ClassVar[str]
+    """What it asks and how, for somebody who has not read the paper."""
+    FIGURES: ClassVar[dict[str, str]]
+    """What each figure shows, by the end of its name."""
     NEEDS: ClassVar[str | None] = None
     """The one kind of model that it is about; None: any."""
     SMOKE: ClassVar[dict[str, Any]]
@@ -53,10 +64,18 @@ class Experiment:
         """The numbers for one model; `tick` is called `rounds` times, as the work goes on."""
         raise NotImplementedError
 
-    @property
-    def rounds(self) -> int:
+    def rounds(self, model: Model) -> int:
         """How often `run` calls `tick`."""
         raise NotImplementedError
+
+    @staticmethod
+    def table(result: dict[str, Any]) -> Table:
+        """The numbers to know of what `run` gave."""
+        raise NotImplementedError
+
+    def left_out(self, model: Model) -> str | None:
+        """What a model of this kind cannot show, and why; None: nothing."""
+        return None
 
     def main(self) -> Path:
         """Run it with every model, and write the results and their figures."""
@@ -66,9 +85,11 @@ class Experiment:
         began = time.perf_counter()
         models = []
         device = choose(work.device)
-        for subject in find(work.checkpoint, device, work.dataset, work.data_dir, work.NEEDS):
+        for subject in find(work.checkpoint, device, work.dataset, work.data_dir, work.NEEDS, work.NAME):
+            if lacks := work.left_out(subject.model):
+                print(f"{work.NAME}: {subject.name}: {lacks}", file=sys.stderr)
             generator = torch.Generator(device).manual_seed(work.seed)
-            with torch.no_grad(), bar(f"{work.NAME}: {subject.name}", work.rounds) as advance:
+            with torch.no_grad(), bar(f"{work.NAME}: {subject.name}", work.rounds(subject.model)) as advance:
                 result = work.run(subject, generator, lambda: advance(1))
             models.append({"name": subject.name, **subject.about, "result": result})
         flags = {k: v for k, v in dataclasses.asdict(work).items() if k not in ("checkpoint", "out", "smoke")}
@@ -92,11 +113,16 @@ class Experiment:
         """Where its results go."""
         if self.out is not None:
             return self.out if self.out.suffix == ".json" else self.out / f"{self.NAME}.json"
-        first = Path(self.checkpoint[0])
-        folder = first if first.is_dir() else first.parent
-        if self.checkpoint[0] in storage.shipped() or not (first.is_dir() or first.suffix):
-            folder = Path("runs") / first
+        place = self.checkpoint[0]
+        if place in storage.shipped() or not Path(place).exists():
+            return Path("runs") / file_name(place) / "experiments" / f"{self.NAME}.json"
+        folder = Path(place) if Path(place).is_dir() else Path(place).parent
         return folder / "experiments" / f"{self.NAME}.json"
+
+
+def file_name(name: str) -> str:
+    """A name that can be part of a file's: that of Hopfield retrieval on a checkpoint is hopfield:PATH."""
+    return re.sub(r"[/\\:]+", "-", name)
 
 
 def save(path: Path, results: dict[str, Any]) -> None:
@@ -126,6 +152,36 @@ def command(work: Experiment) -> str:
         if value is not True:
             words += [str(part) for part in (value if isinstance(value, tuple) else (value,))]
     return " ".join(words)
+
+
+def only(model: Model, kind: type[Kind]) -> Kind:
+    """The model, which must be of a kind."""
+    if not isinstance(model, kind):
+        raise TypeError(f"model: expected a {kind.__name__}, got a {type(model).__name__}")
+    return model
+
+
+def recalls(model: Model, chains: bool = True) -> list[str]:
+    """The names of a model's recalls, the plain read first; without `chains`, no Markov chains."""
+    names = sorted(model.METHODS, key=lambda method: method != model.READ)
+    return [name for name in names if chains or not is_chain(model, name)]
+
+
+def is_chain(model: Model, method: str) -> bool:
+    """Whether a recall is a Markov chain, which has a temperature."""
+    return "temperature" in model.options(method)
+
+
+def told(model: Model, method: str, **values: Any) -> dict[str, Any]:
+    """Of these options of recall, those that are known and that a method has."""
+    known = model.options(method)
+    return {name: value for name, value in values.items() if value is not None and name in known}
+
+
+def energies(paths: dict[str, Recall]) -> dict[str, list[list[float]]]:
+    """The energies of single cues, step by step, of those paths that have any; 20 are enough for a figure."""
+    found = {method: path.energy for method, path in paths.items() if path.energy is not None}
+    return {method: energy[:, :20].T.tolist() for method, energy in found.items()}
 
 
 def mean(values: Tensor) -> dict[str, float]:

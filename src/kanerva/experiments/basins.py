@@ -18,13 +18,13 @@ from torch import Tensor
 from .. import checks
 from ..data import corruption
 from ..memory import MemoryState
-from ..models import DKM
+from ..models import DKM, Model
 from ..recall.reader import Reader
 from . import base
 from .base import Experiment, Subject
 from .denoising import hits
+from .tables import Share, Table, point, show
 
-METHODS = ("least-squares", "descent")
 NEAR = 0.05
 """Recovered, at the strictest: within this share of pixels, or of the range of pixels."""
 MARGIN = 0.35
@@ -88,6 +88,18 @@ class Basins(Experiment):
     """Points of the slice in each direction."""
 
     NAME: ClassVar[str] = "basins"
+    TITLE: ClassVar[str] = "Basins of attraction"
+    ABOUT: ClassVar[str] = (
+        "If a stored image is an attractor, recall that starts near it ends at it, and all the places from which "
+        "it does are its basin. Recall starts from more and more noise, and with more and more images in memory, "
+        "and one counts where it ends: nearest to the right image, at it but for a few pixels, at another, or "
+        "nowhere, where the image goes blank."
+    )
+    FIGURES: ClassVar[dict[str, str]] = {
+        "recovery": "Where recall ends, against noise (left) and against the number of images in memory (right).",
+        "energy": "The energy on the plane through the addresses of three stored images, and paths of recall as "
+        "they are seen from above. It is a slice: paths leave the plane, by the distances in the titles.",
+    }
     SMOKE: ClassVar[dict[str, Any]] = {
         "episodes": 2,
         "length": 5,
@@ -102,40 +114,62 @@ class Basins(Experiment):
         # a slice takes three images
         checks.fields(self, episodes=1, length=3, levels=0, loads=1, level=0, queries=1, steps=1, grid=2)
 
-    @property
-    def rounds(self) -> int:
-        return self.episodes * (len(self.levels) + len(self.loads)) + 1
+    def rounds(self, model: Model) -> int:
+        return self.episodes * (len(self.levels) + len(self.loads)) + isinstance(model, DKM)
+
+    def left_out(self, model: Model) -> str | None:
+        return None if isinstance(model, DKM) else "the energy slice needs a DKM, and is left out"
 
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
+        model = subject.model
         noise = [self.recover(subject, self.length, level, tick) for level in self.levels]
         loads = [self.recover(subject, length, self.level, tick) for length in self.loads]
         x = base.distinct(subject.unseen, 1, self.length, generator)[0]
-        around = self.slice(subject.model, x, generator)
-        tick()
-        return {
+        result = {
             "binary": subject.unseen.binary,
             "pixels": x[0].numel(),
             "near": NEAR,
             "level": self.level,
             "noise": {"x": list(self.levels), **curves(noise)},
             "loads": {"x": list(self.loads), **curves(loads)},
-            "radius": {m: radius(self.levels, [float(point[m].right.mean()) for point in noise]) for m in METHODS},
-            "slice": around,
+            "radius": {m: radius(self.levels, [float(made[m].right.mean()) for made in noise]) for m in noise[0]},
         }
+        if isinstance(model, DKM):
+            result["slice"] = self.slice(model, x, generator)
+            tick()
+        return result
+
+    @staticmethod
+    def table(result: dict[str, Any]) -> Table:
+        """Where recall ends, from little, some and much noise, and with few, some and many images."""
+        rows: list[list[Any]] = []
+        for label, found in (("noise", result["noise"]), ("images", result["loads"])):
+            for method in (name for name in found if name != "x"):
+                for i in sorted({0, len(found["x"]) // 2, len(found["x"]) - 1}):
+                    shares = [Share(point(found[method][name], i)) for name in Outcome._fields]
+                    rows.append([f"{method}, {label} {found['x'][i]:g}", *shares])
+        for method, level in result["radius"].items():
+            half = "none tried" if level is None else level
+            rows.append([f"{method}, noise with which half go wrong", half, None, None, None])
+        within = f"within {show(100 * result['near'])} % of"
+        return Table(["", "nearest to the right image", f"{within} it", f"{within} another", "blank"], rows)
 
     def recover(self, subject: Subject, length: int, level: float, tick: Callable[[], None]) -> dict[str, Outcome]:
         """Recall from memories of one length, at one level of noise, and say what came out: (episodes, Q).
 
         All levels have the same random numbers: the same memories, and more noise is the same and some more.
         """
+        model, methods = subject.model, base.recalls(subject.model, chains=False)
         generator = torch.Generator(subject.unseen.device).manual_seed(self.seed)
-        made: dict[str, list[Outcome]] = {method: [] for method in METHODS}
+        made: dict[str, list[Outcome]] = {method: [] for method in methods}
         for x in base.distinct(subject.unseen, self.episodes, length, generator):
-            state = subject.model.write(x)
+            state = model.write(x)
             asked = torch.rand(length, generator=generator, device=x.device).argsort()[: self.queries]
             cue = damage(x[asked], level, subject.unseen.binary, generator)
-            for method in METHODS:
-                end = subject.model.recall(state, cue, self.steps, method).x[-1]
+            for method in methods:
+                # its own random numbers, so that cues are the same whatever a recall draws
+                options = base.told(model, method, generator=torch.Generator(x.device).manual_seed(self.seed))
+                end = model.recall(state, cue, self.steps, method, **options).last
                 made[method].append(outcome(end, x, asked))
             tick()
         return {method: Outcome(*map(torch.stack, zip(*found, strict=True))) for method, found in made.items()}
@@ -151,7 +185,7 @@ class Basins(Experiment):
         steps = torch.linspace(-1, 1, self.grid, dtype=w.dtype, device=w.device)[:, None]
         across, up = ((low + high) / 2 + steps * size).unbind(-1)
         points = torch.stack(torch.meshgrid(across, up, indexing="xy"), dim=-1)
-        cue = damage(x[:3], self.level, model.config.likelihood == "bernoulli", generator)
+        cue = damage(x[:3], self.level, model.config.binary, generator)
         energy = landscape(model, state, plane.at(points))
         lowest = points.flatten(0, 1)[energy.argmin()][None]
         return {
@@ -162,15 +196,16 @@ class Basins(Experiment):
             "lowest": landmarks(model, state, plane, lowest),
             "images": base.pack(x[None, :3]),
             "sides": torch.pdist(w).tolist(),
-            "paths": {method: self.paths(model, state, cue, plane, method) for method in METHODS},
+            "paths": {m: self.paths(model, state, cue, plane, m) for m in base.recalls(model, chains=False)},
         }
 
     def paths(
         self, model: DKM, state: MemoryState, cue: Float[Tensor, "Q c h w"], plane: Plane, method: str
     ) -> list[dict[str, Any]]:
         """Steps of recall, from each cue's own address on, as seen on the plane, and how far from it they are."""
-        recalled = model.recall(state, cue, self.steps, method)
-        w = torch.cat([Reader.of(model, state).address(cue)[None], recalled.w])
+        w = model.recall(state, cue, self.steps, method).w
+        assert w is not None  # a DKM has weights
+        w = torch.cat([Reader.of(model, state).address(cue)[None], w])
         return [
             {
                 "places": plane.place(path).tolist(),
@@ -204,7 +239,7 @@ def curves(points: list[dict[str, Outcome]]) -> dict[str, Any]:
             key: base.means(torch.stack([getattr(point[method], key).mean(-1) for point in points]))
             for key in Outcome._fields
         }
-        for method in METHODS
+        for method in points[0]
     }
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from .. import objective
 from ..data import episodes
-from ..models import DKM
+from ..models import Model
 from .base import Experiment, Subject, distances, means
+from .tables import Share, Table, point
 
 # Images in one pass of the codec, which then stays well below a gigabyte.
 AT_ONCE = 512
@@ -38,49 +39,77 @@ class Capacity(Experiment):
     """Episodes of each length and number of classes."""
 
     NAME: ClassVar[str] = "capacity"
+    TITLE: ClassVar[str] = "Capacity"
+    ABOUT: ClassVar[str] = (
+        "Episodes of growing length are written into one memory, and every image is then read back. A memory of a "
+        "fixed size holds more and more images in the same space, so that each is remembered worse; images of few "
+        "classes are alike, and share better. The paper claims that the curves stay flat far beyond the length "
+        "that the model was trained with."
+    )
+    FIGURES: ClassVar[dict[str, str]] = {
+        "": "The score against the number of images in memory, how far a read-out is from its image, and how often "
+        "no other stored image is nearer. The dotted line, for a memory of rows, is where there are as many images "
+        "as rows.",
+    }
     SMOKE: ClassVar[dict[str, Any]] = {"lengths": (10, 40), "classes": (2, 8), "episodes": 4}
 
-    @property
-    def rounds(self) -> int:
+    def rounds(self, model: Model) -> int:
         return len(self.classes) * len(self.lengths)
 
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
         curves = []
         for classes in self.classes:
             x = episodes(subject.unseen, self.episodes, max(self.lengths), classes, generator)
-            tables = []
+            found = []
             for length in self.lengths:
-                tables.append(measure(subject.model, x[:, :length], generator))
+                found.append(measure(subject.model, x[:, :length], generator))
                 tick()
-            curves.append({name: means(row) for name, row in zip(NAMES, torch.stack(tables, 1), strict=True)})
+            curves.append({name: means(torch.stack([row[name] for row in found])) for name in found[0]})
         return {
-            "rows": subject.model.config.rows,
+            "rows": getattr(subject.model.config, "rows", None),
+            "kept": [subject.model.kept(length) for length in self.lengths],
             "unit": "wrong pixels" if subject.unseen.binary else "RMS difference",
             "lengths": list(self.lengths),
             "classes": list(self.classes),
             "curves": curves,
         }
 
+    @staticmethod
+    def table(result: dict[str, Any]) -> Table:
+        """The score, the distance, the share that is right and the memory's size, for the least and most images."""
+        lengths, rows = result["lengths"], []
+        kept = result.get("kept", [None] * len(lengths))  # which earlier results do not say
+        for classes, curves in zip(result["classes"], result["curves"], strict=True):
+            for i in sorted({0, len(lengths) - 1}):
+                nats, apart, right = (point(curves[name], i) for name in ("nats", "distance", "right"))
+                rows.append([f"{lengths[i]} images of {classes} classes", nats, apart, Share(right), kept[i]])
+        return Table(["", "nats per image", result["unit"], "nearest to the right image", "floats kept"], rows)
 
-# What is measured of an episode; `measure` gives them in this order.
-NAMES = (*objective.NAMES, "distance", "right", "different")
 
-
-def measure(model: DKM, x: Float[Tensor, "B T c h w"], generator: torch.Generator) -> Float[Tensor, "8 B"]:
-    """NAMES of each episode, a few episodes at a time."""
+def measure(
+    model: Model, x: Float[Tensor, "B T c h w"], generator: torch.Generator
+) -> dict[str, Float[Tensor, "B"]]:
+    """The terms of each episode that the model has, and its read-outs, a few episodes at a time."""
     parts = []
     for some in x.split(max(1, AT_ONCE // x.shape[1])):
         terms = model(model.dequantise(some, generator), generator)
-        found = objective.parts(terms)
-        parts.append(torch.cat([torch.stack([found[name] for name in objective.NAMES]), readout(model, some)]))
-    return torch.cat(parts, dim=1)
+        parts.append({**objective.parts(terms), **readout(model, some)})
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def readout(model: DKM, x: Float[Tensor, "B T c h w"]) -> Float[Tensor, "3 B"]:
-    """Write episodes, read every image once, and compare what comes with what was written [sec. 3.4]."""
-    read = model.recall(model.write(x), x, 1, model.READ).x[0]
+def readout(model: Model, x: Float[Tensor, "B T c h w"]) -> dict[str, Float[Tensor, "B"]]:
+    """Write episodes, read every image once, and compare what comes with what was written [sec. 3.4].
+
+    distance: between an image and its read-out; right: no other image of the episode is nearer to the read-out;
+    different: how many different images the episode has.
+    """
+    read = model.recall(model.write(x), x, 1, model.READ).last
     apart = distances(read, x)
     own = apart.diagonal(dim1=-2, dim2=-1)
     right = own <= apart.amin(-1)
     different = [len({image.tobytes() for image in episode}) for episode in x.cpu().numpy()]
-    return torch.stack([own.mean(-1), right.to(own).mean(-1), own.new_tensor(different)])
+    return {
+        "distance": own.mean(-1),
+        "right": right.to(own).mean(-1),
+        "different": own.new_tensor(different),
+    }

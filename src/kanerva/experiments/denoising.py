@@ -16,17 +16,17 @@ from torch import Tensor
 from .. import checks
 from ..data import corruption
 from ..data.corruption import Cue
-from ..memory import MemoryState
-from ..models import DKM
-from ..recall.reader import Reader
-from ..recall.trajectory import Recall
+from ..models import Model, Recall
 from . import base
 from .base import Experiment, Subject
+from .tables import Share, Table
 
 T = TypeVar("T")
 
 HEADLINE = 0.15
 """The paper's corruption: a share of flips, or the standard deviation of noise [sec. 4]."""
+TOLD = ", told"
+"""Ends the name of a recall that is told the noise."""
 
 
 class Cell(NamedTuple):
@@ -38,9 +38,9 @@ class Cell(NamedTuple):
     level: float | None
     corrupt: Callable[[Tensor, torch.Generator], Cue]
     noise: float | None = None
-    """What descent is told in "descent, told": the flip probability, or the variance; None where there is none."""
+    """What a recall is told in "…, told": the flip probability, or the variance; None where there is none."""
     known: bool = False
-    """Descent is given the mask, with or without being told the noise."""
+    """Recalls that take a mask are given it, with or without being told the noise."""
     headline: bool = False
 
 
@@ -48,7 +48,7 @@ class Episode(NamedTuple):
     """Images, the memory that they were written in, and the seed of what happens to them."""
 
     x: Float[Tensor, "T c h w"]
-    state: MemoryState
+    state: Any
     seed: int
 
     def cue(self, cell: Cell) -> Cue:
@@ -65,8 +65,9 @@ class Measures(NamedTuple):
     """1 where the clean image is the nearest of all that are stored."""
     blank: Float[Tensor, "S Q"]
     """1 where all pixels are alike: nothing is left of the image."""
-    energy: Float[Tensor, "S Q"]
-    rose: Float[Tensor, "S Q"]
+    energy: Float[Tensor, "S Q"] | None
+    """None where the model has none."""
+    rose: Float[Tensor, "S Q"] | None
     """1 where the energy is above that of the step before; the first step has none before it."""
 
 
@@ -88,6 +89,20 @@ class Denoising(Experiment):
     """Images in the picture."""
 
     NAME: ClassVar[str] = "denoising"
+    TITLE: ClassVar[str] = "Denoising"
+    ABOUT: ClassVar[str] = (
+        "Stored images are damaged in ways that training never showed, and the memory is asked for them. Each step "
+        "of recall finds where in memory the image may be, reads what is there, and goes on from that. Of the "
+        "Dynamic Kanerva Machine's recalls, least-squares is the paper's rule; descent goes down an energy that "
+        "knows of the damage, and can be told what it is like; stochastic is a Markov chain. The yardstick, the "
+        "nearest stored image, needs all images to be kept, which a memory does not do."
+    )
+    FIGURES: ClassVar[dict[str, str]] = {
+        "pictures": "Originals, damaged cues, and what recall makes of them.",
+        "steps": "Errors, energy (where the model has one) and the share of right answers at every step, from the "
+        "damage of the paper.",
+        "grid": "The last step, for more and less noise (above) and for other kinds of damage (below).",
+    }
     SMOKE: ClassVar[dict[str, Any]] = {
         "episodes": 2,
         "length": 4,
@@ -102,41 +117,56 @@ class Denoising(Experiment):
         if max(self.flips) > 1:
             raise ValueError(f"flips: expected shares of at most 1, got {self.flips}")
 
-    @property
-    def rounds(self) -> int:
+    def rounds(self, model: Model) -> int:
         return 100
 
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
-        cells = grid(subject.unseen.binary, self.flips, self.noises)
+        model, cells = subject.model, grid(subject.unseen.binary, self.flips, self.noises)
         episodes = draw(subject, self.episodes, self.length, generator)
-        jobs = [(cell, method) for cell in cells for method in methods(cell)]
+        jobs = [(cell, method) for cell in cells for method in methods(model, cell)]
         made: dict[tuple[str, str], list[Measures]] = {(cell.name, method): [] for cell, method in jobs}
         shown: dict[str, Recall] = {}
         for episode, (cell, method) in percent([(e, job) for e in episodes for job in jobs], tick):
-            path = recall(subject.model, episode, cell, method, self.steps, generator)
+            path = recall(model, episode, cell, method, self.steps, generator)
             made[cell.name, method].append(measure(path, episode.x))
             if cell.headline and episode is episodes[0]:
                 shown[method] = path
         headline = next(cell for cell in cells if cell.headline)
         first = episodes[0]
+        plain = {method: shown[method] for method in base.recalls(model, chains=False)}
         return {
             "binary": subject.unseen.binary,
             "pixels": first.x[0].numel(),
+            "kept": model.kept(self.length),
             "chance": 1 / self.length,
             "headline": headline.name,
-            "stored": {"energy": base.mean(torch.stack([at_rest(subject.model, e) for e in episodes]))},
+            "stored": at_rest(model, episodes),
             "cells": [
                 {
                     **{key: getattr(cell, key) for key in ("name", "kind", "level", "noise", "known")},
                     **yardsticks(cell, episodes),
-                    "methods": {method: final(made[cell.name, method]) for method in methods(cell)},
+                    "methods": {method: final(made[cell.name, method]) for method in methods(model, cell)},
                 }
                 for cell in cells
             ],
-            "steps": {method: stepwise(made[headline.name, method]) for method in methods(headline)},
-            "paths": {method: path.energy[:, :20].T.tolist() for method, path in shown.items()},
-            "pictures": pictures(first.x, first.cue(headline).x, shown, self.pictures),
+            "steps": {method: stepwise(made[headline.name, method]) for method in methods(model, headline)},
+            "paths": base.energies(shown),
+            "pictures": pictures(first.x, first.cue(headline).x, plain, self.pictures),
         }
+
+    @staticmethod
+    def table(result: dict[str, Any]) -> Table:
+        """How recall ends, from the damage of the paper."""
+        cell = next(cell for cell in result["cells"] if cell["name"] == result["headline"])
+        unit = f"wrong pixels of {result['pixels']}" if result["binary"] else "root mean square error"
+        other = cell["nearest"]
+        rows = [
+            ["the cue", cell["cue"]["wrong"], None, None],
+            *([name, m["wrong"], Share(m["right"]), Share(m.get("rose"))] for name, m in cell["methods"].items()),
+            ["nearest stored image to the cue", other["wrong"], Share(other["right"]), None],
+        ]
+        head = [f"from {cell['name']}", unit, "nearest to the right image", "steps that raise the energy"]
+        return Table(head, rows)
 
 
 def draw(subject: Subject, count: int, length: int, generator: torch.Generator) -> list[Episode]:
@@ -185,21 +215,23 @@ def holes(binary: bool) -> list[Cell]:
     ]
 
 
-def methods(cell: Cell) -> list[str]:
-    """The ways to recall that are tried on a kind of damage."""
-    told = ["descent, told"] if cell.noise is not None else []
-    return ["least-squares", "descent", *told, *(["stochastic"] if cell.headline else [])]
+def methods(model: Model, cell: Cell) -> list[str]:
+    """The ways to recall that are tried on a kind of damage; Markov chains only on the paper's."""
+    names = []
+    for name in base.recalls(model, chains=cell.headline):
+        tell = cell.noise is not None and "noise" in model.options(name)
+        names += [name, name + TOLD] if tell else [name]
+    return names
 
 
-def recall(model: DKM, episode: Episode, cell: Cell, method: str, steps: int, generator: torch.Generator) -> Recall:
-    """Recall in one of the ways; only descent can be told anything, and only the chain draws."""
-    cue = episode.cue(cell)
-    if method == "least-squares":
-        return model.recall(episode.state, cue.x, steps, "least-squares")
-    if method == "stochastic":
-        return model.recall(episode.state, cue.x, steps, "stochastic", generator=generator)
-    noise, mask = cell.noise if method == "descent, told" else None, cue.mask if cell.known else None
-    return model.recall(episode.state, cue.x, steps, "descent", noise=noise, mask=mask)
+def recall(
+    model: Model, episode: Episode, cell: Cell, method: str, steps: int, generator: torch.Generator
+) -> Recall:
+    """Recall in one of the ways, telling it what it can use and may know."""
+    cue, name = episode.cue(cell), method.removesuffix(TOLD)
+    noise, mask = cell.noise if method.endswith(TOLD) else None, cue.mask if cell.known else None
+    options = base.told(model, name, noise=noise, mask=mask, generator=generator)
+    return model.recall(episode.state, cue.x, steps, name, **options)
 
 
 def measure(path: Recall, clean: Float[Tensor, "Q c h w"]) -> Measures:
@@ -208,8 +240,8 @@ def measure(path: Recall, clean: Float[Tensor, "Q c h w"]) -> Measures:
     right = hits(apart, torch.arange(len(clean), device=clean.device))
     flat = path.x.flatten(2)
     blank = flat.amax(-1) == flat.amin(-1)
-    wrong, kind = apart.diagonal(dim1=-2, dim2=-1), path.energy
-    return Measures(wrong, right.to(kind), blank.to(kind), path.energy, rises(path.energy))
+    wrong, energy = apart.diagonal(dim1=-2, dim2=-1), path.energy
+    return Measures(wrong, right.to(wrong), blank.to(wrong), energy, None if energy is None else rises(energy))
 
 
 def hits(apart: Float[Tensor, "*b Q T"], answer: Int64[Tensor, "Q"]) -> Bool[Tensor, "*b Q"]:
@@ -226,22 +258,30 @@ def rises(energy: Float[Tensor, "S *b"]) -> Float[Tensor, "S *b"]:
 
 def final(made: list[Measures]) -> dict[str, Any]:
     """The last step's measures, and the share of all steps after the first that raised the energy."""
-    keys = ("wrong", "right", "blank", "energy")
-    last = {key: base.mean(torch.stack([getattr(m, key)[-1] for m in made])) for key in keys}
-    rose = torch.stack([m.rose[1:].mean() if len(m.rose) > 1 else m.rose.mean() for m in made])
-    return {**last, "rose": base.mean(rose)}
+    found = together(made)
+    last = {key: base.mean(values[-1]) for key, values in found.items() if key != "rose"}
+    if "rose" not in found:
+        return last
+    rose = found["rose"]
+    return {**last, "rose": base.mean((rose[1:] if len(rose) > 1 else rose).mean((0, 2)))}
 
 
 def stepwise(made: list[Measures]) -> dict[str, Any]:
     """Every measure at every step."""
-    return {key: base.means(torch.stack([getattr(m, key) for m in made], 1)) for key in Measures._fields}
+    return {key: base.means(values) for key, values in together(made).items()}
 
 
-def at_rest(model: DKM, episode: Episode) -> Float[Tensor, "T"]:
-    """The energy of the stored images themselves, with their addresses."""
-    at = Reader.of(model, episode.state)
-    w = at.address(episode.x)
-    return at.energy(at.decode(w), episode.x, w)
+def together(made: list[Measures]) -> dict[str, Float[Tensor, "S E Q"]]:
+    """The measures of E episodes, of those that the model has."""
+    columns = dict(zip(Measures._fields, zip(*made, strict=True), strict=True))
+    return {key: torch.stack(values, 1) for key, values in columns.items() if values[0] is not None}
+
+
+def at_rest(model: Model, episodes: list[Episode]) -> dict[str, Any]:
+    """The energy of the stored images themselves, where the model has one."""
+    found = [model.energy_at(episode.state, episode.x) for episode in episodes]
+    energy = [values for values in found if values is not None]
+    return {"energy": base.mean(torch.stack(energy))} if energy else {}
 
 
 def yardsticks(cell: Cell, episodes: list[Episode]) -> dict[str, Any]:
@@ -266,11 +306,11 @@ def apart(cue: Cue, stored: Float[Tensor, "T c h w"], known: bool) -> Float[Tens
 def pictures(
     x: Float[Tensor, "T c h w"], cue: Float[Tensor, "T c h w"], paths: dict[str, Recall], n: int
 ) -> dict[str, Any]:
-    """Rows of images: originals, cues, and some steps of two ways to recall."""
+    """Rows of images: originals, cues, and some steps of each way to recall."""
     rows, names = [x[:n], cue[:n]], ["original", "cue"]
-    for method in ("least-squares", "descent"):
-        for step in chosen(len(paths[method].x)):
-            rows.append(paths[method].x[step - 1, :n])
+    for method, path in paths.items():
+        for step in chosen(len(path.x)):
+            rows.append(path.x[step - 1, :n])
             names.append(f"{method}, step {step}")
     return {"rows": names, "images": base.pack(torch.stack(rows))}
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from ..checks import deep_checks
 from ..likelihood import LEVEL
 from ..memory import MemoryState
-from ..models import DKM
+from ..models import DKM, Model
 from ..recall.reader import Reader
-from .base import Experiment, Subject, distinct, mean, means, pack
+from .base import Experiment, Subject, distinct, mean, means, only, pack
+from .tables import Share, Table, point
 
 LIMITS = (0.0, 0.01, 0.02, 0.05)
 """Shares of an image's pixels that may be wrong."""
@@ -52,15 +53,29 @@ class FixedPoints(Experiment):
     """Most steps of recall."""
 
     NAME: ClassVar[str] = "fixed-points"
+    TITLE: ClassVar[str] = "Fixed points"
+    ABOUT: ClassVar[str] = (
+        "Recall starts at clean stored images, which in theory are fixed points: it should stay there. One sees "
+        "how far it moves, and whether it comes to rest, goes round in a cycle, or neither; and whether small "
+        "deviations die out, which they do where the spectral radius is below 1. Images that were not stored are "
+        "the contrast."
+    )
+    FIGURES: ClassVar[dict[str, str]] = {
+        "": "How far recall moves from stored and from other images, how many stored images move how far, and how "
+        "recall ends.",
+        "stability": "Spectral radii of the smooth map of recall: at the image, where recall ends, and where "
+        "iterating the map leads. Left of the dashed line small deviations die out.",
+        "pictures": "Stored images, what one step of recall makes of them, and where recall ends.",
+    }
     NEEDS: ClassVar[str | None] = "dkm"
     SMOKE: ClassVar[dict[str, Any]] = {"length": 6, "episodes": 2, "steps": 12}
 
-    @property
-    def rounds(self) -> int:
+    def rounds(self, model: Model) -> int:
         return 2 * self.episodes
 
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
-        model, exact = subject.model, in_double(subject.model)
+        model = only(subject.model, DKM)
+        exact = in_double(model)
         found: dict[str, list[Found]] = {"stored": [], "others": []}
         pictures = []
         for _ in range(self.episodes):
@@ -80,6 +95,32 @@ class FixedPoints(Experiment):
             "cues": {name: summary(memories, pixels) for name, memories in found.items()},
             "examples": pack(torch.cat(pictures, 1)[:, :EXAMPLES]),
         }
+
+    @staticmethod
+    def table(result: dict[str, Any]) -> Table:
+        """How far recall goes from stored and from other images, how it ends, and whether it is stable."""
+
+        def within(found: dict[str, Any]) -> Share:
+            return Share(found["within"]["last"][found["within"]["limits"].index(0.05)])
+
+        def stable(place: str) -> Callable[[dict[str, Any]], Share]:
+            return lambda found: Share(found["smooth"]["radius"][place]["stable"])
+
+        wanted: tuple[tuple[str, Callable[[dict[str, Any]], Any]], ...] = (
+            ("wrong pixels after one step", lambda found: point(found["wrong"], 0)),
+            ("wrong pixels at the end", lambda found: point(found["wrong"], -1)),
+            ("at most 5 % of pixels wrong at the end", within),
+            ("nearest to the right image at the end", lambda found: Share(found["right"])),
+            ("ends at a fixed point", lambda found: Share(found["ends"]["fixed"])),
+            ("ends in a cycle", lambda found: Share(found["ends"]["cycle"])),
+            ("different ends in a memory", lambda found: found["attractors"]),
+            ("stable at the image", stable("image")),
+            ("stable where recall ends", stable("recall")),
+            ("stable where its smooth map leads", stable("smooth")),
+        )
+        both = [result["cues"][name] for name in ("stored", "others")]
+        rows = [[label, *map(pick, both)] for label, pick in wanted]
+        return Table(["", "from stored images", "from other images"], rows)
 
 
 class Smooth(NamedTuple):

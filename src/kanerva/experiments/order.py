@@ -9,11 +9,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from .. import checks, memory
-from ..data import ClassImages
-from ..likelihood import dequantise
 from ..memory import MemoryState
-from ..models import DKM
-from .base import Experiment, Subject, distinct, mean
+from ..models import DKM, Model
+from .base import Experiment, Subject, distinct, mean, only
+from .tables import Share, Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +38,18 @@ class Order(Experiment):
     """Images addressed against the same memory and written at once."""
 
     NAME: ClassVar[str] = "order"
+    TITLE: ClassVar[str] = "Order of writing"
+    ABOUT: ClassVar[str] = (
+        "An episode is a set, but images are written one by one, and each is placed by what the memory held when "
+        "it came. The same images are written in several orders, by this model and by one that was never trained, "
+        "and what comes of it is compared; a spread of zero would mean that the order does not matter."
+    )
+    FIGURES: ClassVar[dict[str, str]] = {
+        "": "How much scores, read-outs and the memory itself differ between orders, before training and after it; "
+        "and by how much the weights that were used for writing are out of date when all is written.",
+        "refinement": "The score, the score with what the memory takes, and the spread over orders, when each "
+        "image is placed more than once, or several at a time.",
+    }
     NEEDS: ClassVar[str | None] = "dkm"
     SMOKE: ClassVar[dict[str, Any]] = {
         "length": 8,
@@ -51,12 +62,12 @@ class Order(Experiment):
     def __post_init__(self) -> None:
         checks.fields(self, length=1, episodes=2, orders=2, iterations=1, blocks=1)  # a spread takes two
 
-    @property
-    def rounds(self) -> int:
+    def rounds(self, model: Model) -> int:
         return 2 * 2 + len(self.iterations) * len(self.blocks)
 
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
-        case = draw(subject.unseen, self.episodes, self.length, self.orders, generator)
+        trained = only(subject.model, DKM)
+        case = draw(subject, self.episodes, self.length, self.orders, generator)
 
         def measured(model: DKM, iterations: int, block: int, again: bool = False) -> dict[str, Any]:
             numbers = compare(model, case, write(model, case, iterations, block, again), self.seed)
@@ -64,14 +75,27 @@ class Order(Experiment):
             return {"iterations": iterations, "block": block, **numbers}
 
         result: dict[str, Any] = {"length": self.length, "orders": self.orders}
-        for name, model in (("untrained", untrained(subject.model, self.seed)), ("trained", subject.model)):
+        for name, model in (("untrained", untrained(trained, self.seed)), ("trained", trained)):
             how = model.config.iterations, model.config.block
             result[name] = {"write": measured(model, *how), "conditioned": measured(model, *how, again=True)}
         pairs = [(i, b) for b in self.blocks for i in self.iterations]
-        result["grid"] = [measured(subject.model, *pair) for pair in pairs]
+        result["grid"] = [measured(trained, *pair) for pair in pairs]
         for entry in (result["trained"]["conditioned"], *result["grid"]):
             entry["change"] = change(entry, result["trained"]["write"])
         return result
+
+    @staticmethod
+    def table(result: dict[str, Any]) -> Table:
+        """The score, and what the order of writing changes, before training and after it."""
+        wanted = (
+            ("score, nats per image", lambda found: found["nats"]),
+            ("its standard deviation over orders", lambda found: found["score"]["spread"]),
+            ("spread of read-outs, of that between images", lambda found: Share(found["readout"]["share"])),
+            ("spread of the memory, of that between episodes", lambda found: Share(found["memory"]["share"])),
+            ("nats by which weights are out of date", lambda found: found["stale"]),
+        )
+        both = [result[name]["write"] for name in ("untrained", "trained")]
+        return Table(["", "untrained", "trained"], [[label, *map(pick, both)] for label, pick in wanted])
 
 
 class Case(NamedTuple):
@@ -88,11 +112,11 @@ class Memories(NamedTuple):
     w: Float[Tensor, "O B T K"]
 
 
-def draw(images: ClassImages, count: int, length: int, orders: int, generator: torch.Generator) -> Case:
+def draw(subject: Subject, count: int, length: int, orders: int, generator: torch.Generator) -> Case:
     """Episodes without an image twice, and random orders of each."""
-    x = distinct(images, count, length, generator)
+    x = distinct(subject.unseen, count, length, generator)
     order = torch.rand(orders, count, length, generator=generator, device=x.device).argsort(-1)
-    return Case(x if images.binary else dequantise(x, generator), order)
+    return Case(subject.model.dequantise(x, generator), order)
 
 
 def untrained(model: DKM, seed: int) -> DKM:

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from .. import checks
 from ..likelihood import LEVEL
-from ..memory import MemoryState
+from ..models import Model, Recall
 from ..recall.chains import mixing
-from ..recall.methods import METHODS
-from ..recall.trajectory import Recall
 from . import base
 from .base import Experiment, Subject
 from .denoising import chosen, rises
+from .tables import Table
 
 
 class Written(NamedTuple):
@@ -29,7 +28,7 @@ class Written(NamedTuple):
 
     x: Float[Tensor, "T c h w"]
     fresh: Float[Tensor, "n c h w"]
-    state: MemoryState
+    state: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class Sampling(Experiment):
     seen: int = 5000
     """Training images that a sample might be a copy of."""
     temperatures: tuple[float, ...] = (0.5, 1.0, 2.0)
-    """Of Markov chains; 1 is the model's own."""
+    """Of Markov chains, where the model has any; 1 is its own."""
     chain: int = 400
     """Steps of a Markov chain."""
     chains: int = 8
@@ -56,6 +55,20 @@ class Sampling(Experiment):
     """Samples in the picture."""
 
     NAME: ClassVar[str] = "sampling"
+    TITLE: ClassVar[str] = "Sampling"
+    ABOUT: ClassVar[str] = (
+        "Images are drawn at random from a written memory, and improved by the steps of recall. Samples should "
+        "come to look like what was stored without being copies of it, or of training images, and should come from "
+        "all of the memory. Fresh images of the same kind, which were not stored, say how far away new ones are."
+    )
+    FIGURES: ClassVar[dict[str, str]] = {
+        "pictures": "What was written (above), and samples at some steps of each way to recall (below).",
+        "steps": "The energy of samples (where the model has one), and their distance to the nearest stored image, "
+        "at every step.",
+        "novelty": "How far samples are from the nearest stored and the nearest training image, beside fresh "
+        "images; and how evenly they are spread over the stored ones.",
+        "chains": "How fast Markov chains forget where they began: the autocorrelation of their energy.",
+    }
     SMOKE: ClassVar[dict[str, Any]] = {
         "episodes": 2,
         "length": 6,
@@ -73,35 +86,54 @@ class Sampling(Experiment):
             self, episodes=1, length=1, samples=1, steps=1, seen=1, temperatures=0, chain=5, chains=1, pictures=1
         )
 
-    @property
-    def rounds(self) -> int:
-        return self.episodes * (len(METHODS) + len(self.temperatures))
+    def rounds(self, model: Model) -> int:
+        return self.episodes * (len(model.METHODS) + len(self.temperatures) * bool(chain(model)))
 
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
-        x = base.distinct(subject.unseen, self.episodes, self.length + self.samples, generator)
-        memories = [Written(a[: self.length], a[self.length :], subject.model.write(a[: self.length])) for a in x]
+        model, x = (
+            subject.model,
+            base.distinct(subject.unseen, self.episodes, self.length + self.samples, generator),
+        )
+        memories = [Written(a[: self.length], a[self.length :], model.write(a[: self.length])) for a in x]
         seen = base.distinct(subject.seen, 1, min(self.seen, len(subject.seen)), generator)[0]
-        paths = {method: self.draw(subject, memories, method, generator, tick) for method in METHODS}
+        paths = {method: self.draw(subject, memories, method, generator, tick) for method in base.recalls(model)}
         first = {method: drawn[0] for method, drawn in paths.items()}
-        ends = {method: [path.x[-1] for path in drawn] for method, drawn in paths.items()}
-        starts = [path.x[0] for path in paths["descent"]]
+        ends = {method: [path.last for path in drawn] for method, drawn in paths.items()}
+        starts = [path.x[0] for path in paths[model.METHODS[0]]]
+        temperatures = self.temperatures if chain(model) else ()
         return {
             "binary": subject.unseen.binary,
             "pixels": x[0, 0].numel(),
             "length": self.length,
             "by chance": expected_reached(self.length, self.samples),
             "steps": {method: stepwise(drawn, memories) for method, drawn in paths.items()},
-            "paths": {method: path.energy[:, :20].T.tolist() for method, path in first.items()},
+            "paths": base.energies(first),
             "sets": {
                 "first draw": judge(starts, memories, seen),
                 **{method: judge(images, memories, seen) for method, images in ends.items()},
                 "fresh images": judge([memory.fresh for memory in memories], memories, seen),
             },
-            "chains": [
-                {"temperature": t, **self.mix(subject, memories, t, generator, tick)} for t in self.temperatures
-            ],
+            "chains": [{"temperature": t, **self.mix(subject, memories, t, generator, tick)} for t in temperatures],
             "pictures": pictures(memories[0].x, first, self.pictures),
         }
+
+    @staticmethod
+    def table(result: dict[str, Any]) -> Table:
+        """What samples are near to, how many differ, and how much of the memory they come from."""
+        names = ("to stored", "to training", "distinct", "reached")
+        rows = [[label, *(found[name] for name in names)] for label, found in result["sets"].items()]
+        rows.append(["all stored images equally likely", None, None, None, result["by chance"]])
+        unit = "pixels" if result["binary"] else "root mean square"
+        return Table(
+            [
+                "",
+                f"{unit} from the nearest stored",
+                "and training image",
+                "different ones",
+                "stored images reached",
+            ],
+            rows,
+        )
 
     def draw(
         self,
@@ -127,18 +159,22 @@ class Sampling(Experiment):
         generator: torch.Generator,
         tick: Callable[[], None],
     ) -> dict[str, Any]:
-        """How fast chains at a temperature forget where they began, judged by their energy in each memory."""
+        """How fast chains at a temperature forget where they began, in each memory.
+
+        They are judged by their energy, or by the distance to the nearest stored image where there is none.
+        """
         rows = []
         for written in memories:
             path = subject.model.sample(
-                written.state, self.chains, self.chain, generator, method="stochastic", temperature=temperature
+                written.state, self.chains, self.chain, generator, chain(subject.model), temperature=temperature
             )
             near = base.distances(path.x, written.x)
+            apart, late = near.amin(-1), self.chain // 10
             rows.append(
                 {
-                    **mixing(path.energy)._asdict(),
-                    "energy": path.energy[self.chain // 10 :].mean(),
-                    "to stored": near.amin(-1)[self.chain // 10 :].mean(),
+                    **mixing(apart if path.energy is None else path.energy)._asdict(),
+                    **({} if path.energy is None else {"energy": path.energy[late:].mean()}),
+                    "to stored": apart[late:].mean(),
                     "visited": visited(near.argmin(-1)),
                 }
             )
@@ -148,15 +184,20 @@ class Sampling(Experiment):
         return {"autocorrelation": lags, **{key: base.mean(values) for key, values in columns.items()}}
 
 
+def chain(model: Model) -> str | None:
+    """The recall of a model that is a Markov chain; None where there is none."""
+    return next((method for method in model.METHODS if base.is_chain(model, method)), None)
+
+
 def stepwise(paths: list[Recall], memories: list[Written]) -> dict[str, Any]:
-    """Energy, whether it rose, and the distance to the nearest stored image, at every step."""
-    energy = torch.stack([path.energy for path in paths], 1)
+    """The distance to the nearest stored image at every step; also the energy, and whether it rose, if any."""
     near = [base.distances(path.x, written.x).amin(-1) for path, written in zip(paths, memories, strict=True)]
-    return {
-        "energy": base.means(energy),
-        "rose": base.means(rises(energy)),
-        "to stored": base.means(torch.stack(near, 1)),
-    }
+    found = {"to stored": base.means(torch.stack(near, 1))}
+    energies = [path.energy for path in paths if path.energy is not None]
+    if not energies:
+        return found
+    energy = torch.stack(energies, 1)
+    return {"energy": base.means(energy), "rose": base.means(rises(energy)), **found}
 
 
 def judge(images: list[Tensor], memories: list[Written], seen: Float[Tensor, "N c h w"]) -> dict[str, Any]:
@@ -202,7 +243,7 @@ def visited(nearest: Tensor) -> float:
 
 def pictures(stored: Float[Tensor, "T c h w"], paths: dict[str, Recall], n: int) -> dict[str, Any]:
     """What was written, and for each method samples (rows) at some steps (columns)."""
-    steps = chosen(len(paths["descent"].x))
+    steps = chosen(min(len(path.x) for path in paths.values()))
     sheets = {name: torch.stack([path.x[s - 1, :n] for s in steps], 1) for name, path in paths.items()}
     return {
         "stored": base.pack(stored.unflatten(0, (2, -1)) if len(stored) % 2 == 0 else stored[None]),

@@ -6,23 +6,28 @@ from typing import Any
 
 import torch
 
-from .. import storage
-from ..data import nearest
+from .. import data, storage
 from ..fields import from_dict
 from .base import BaseConfig, Model, Recall, Terms
 from .dkm import DKM, DKMConfig
+from .hopfield import Hopfield
+from .nearest import Nearest
+from .vae import VAE
 
 __all__ = ["DKM", "MODELS", "BaseConfig", "DKMConfig", "Model", "Recall", "Terms", "create", "find", "load"]
 
 MODELS: dict[str, type[Model]] = {
     "dkm": DKM,
+    "vae": VAE,
+    "hopfield": Hopfield,
+    "nearest": Nearest,
 }
 
 
 def find(name: str) -> type[Model]:
     """The model of a name; an unknown one is an error."""
     if name not in MODELS:
-        raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {name!r}{nearest(name, MODELS)}")
+        raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {name!r}{data.nearest(name, MODELS)}")
     return MODELS[name]
 
 
@@ -34,7 +39,7 @@ def create(
     known = [field.name for field in dataclasses.fields(kind.Config)]
     for field in fields:
         if field not in known:
-            raise TypeError(f"{field}: expected a field of {name} ({', '.join(known)}){nearest(field, known)}")
+            raise TypeError(f"{field}: expected a field of {name} ({', '.join(known)}){data.nearest(field, known)}")
     return kind(from_dict(kind.Config, {"kind": name, "image": image, "likelihood": likelihood, **fields}, name))
 
 

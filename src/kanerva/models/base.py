@@ -98,6 +98,8 @@ class Model(nn.Module):
     """The names of its recalls, the best first; `recall` takes the first where none is named."""
     READ: ClassVar[str | None] = None
     """The recall whose first step is one plain read of the memory; None: the first of METHODS."""
+    LATENT: ClassVar[str] = "w"
+    """The letter of what it infers for each image: w for weights, z for a code."""
     UNTRAINED: ClassVar[bool] = False
     """Whether it can be used as it is created: it has nothing to train."""
     Config: ClassVar[type[BaseConfig]]
@@ -159,6 +161,12 @@ class Model(nn.Module):
         """The terms of the one-pass bound B_T, and of earlier B_t."""
         raise ValueError(f"bound: expected L for {self.config.kind}, which has no one-pass bound B")
 
+    def extra_scores(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
+    ) -> dict[str, Float[Tensor, "*b"]]:
+        """Other scores of episodes beside the bound, by name, in nats per image; `evaluate` reports their means."""
+        return {}
+
     def options(self, method: str) -> tuple[str, ...]:
         """The names of what a recall can be told: noise, mask, temperature, generator, …"""
         return ()
@@ -212,6 +220,29 @@ class Model(nn.Module):
                     f"{float(x.amin()):.3g} to {float(x.amax()):.3g}"
                 )
 
+    def check_recall(self, x: Any, steps: Any, method: str | None, options: dict[str, Any]) -> None:
+        """Check what `recall` was called with, beside its memory."""
+        self.check_images(x, "Q")
+        checks.count("steps", steps)
+        checks.options(options, self.method(method), {name: self.options(name) for name in self.METHODS})
+        if options.get("mask") is not None:
+            checks.mask(options["mask"], x)
+
+    def check_sample(self, n: Any, steps: Any, method: str | None, options: dict[str, Any]) -> None:
+        """Check what `sample` was called with, beside its memory, where it has no options."""
+        checks.count("n", n)
+        checks.count("steps", steps)
+        self.method(method)
+        for option in options:
+            raise TypeError(f"{option}: expected no option, which sample of {self.config.kind} does not have")
+
+    def check_state(self, state: Any, kind: type) -> None:
+        """Check that a memory is of the kind that `write` makes, in the model's dtype and on its device."""
+        if not isinstance(state, kind):
+            raise TypeError(f"state: expected the {kind.__name__} that write makes, got {type(state).__name__}")
+        for name, x in state._asdict().items():  # type: ignore[attr-defined]
+            checks.same_kind(f"state.{name}", x, self.like)
+
     def dequantise(
         self, x: Float[Tensor, "*b c h w"], generator: torch.Generator | None = None
     ) -> Float[Tensor, "*b c h w"]:
@@ -225,6 +256,8 @@ class Model(nn.Module):
 
 class CodecModel(Model):
     """A model whose images go through an encoder and a decoder."""
+
+    Config = CodecModelConfig
 
     config: CodecModelConfig
 

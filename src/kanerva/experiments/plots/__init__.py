@@ -5,8 +5,9 @@ One file per experiment, each with `figures(results)`, which gives Matplotlib fi
 
 import importlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ...files import atomic_write
-from ..base import unpack
+from .. import module
+from ..base import file_name, unpack
 
 # Okabe and Ito's colours, which colour-blind people can tell apart
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-METHODS = {"least-squares": 0, "descent": 1, "descent, told": 2, "stochastic": 3}
-"""The colour of each way to recall, the same in all figures."""
+KNOWN = {"least-squares": 0, "descent": 1, "descent, told": 2, "stochastic": 3, "first draw": 4, "fresh images": 6}
+"""The colours of some ways to recall, and of what stands beside them, the same in all figures."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -48,17 +50,17 @@ def style() -> Iterator[None]:
         yield
 
 
-def figures(module: str, results: dict[str, Any]) -> dict[str, Figure]:
+def figures(name: str, results: dict[str, Any]) -> dict[str, Figure]:
     """The figures of one file of this folder, by the ends of their names; not drawn before they are asked for."""
     with style():
-        made: dict[str, Figure] = importlib.import_module(f"{__name__}.{module}").figures(results)
+        made: dict[str, Figure] = importlib.import_module(f"{__name__}.{module(name)}").figures(results)
         return made
 
 
 def draw(results: dict[str, Any], path: Path) -> list[Path]:
     """Draw the figures of a file of results beside it, each as PNG and as SVG."""
     written = []
-    for end, figure in figures(results["experiment"].replace("-", "_"), results).items():
+    for end, figure in figures(results["experiment"], results).items():
         stem = f"{path.stem}-{end}" if end else path.stem
         for kind in ("png", "svg"):
             written.append(path.with_name(f"{stem}.{kind}"))
@@ -75,11 +77,24 @@ def picture(figure: Figure, kind: str = "png") -> bytes:
     return buffer.getvalue()
 
 
+def numbers(names: Iterable[str]) -> dict[str, int]:
+    """The numbers of colours and markers: known names have their own, each other one the next that is free."""
+    names = list(dict.fromkeys(names))
+    taken = {KNOWN[name] for name in names if name in KNOWN}
+    free = (number for number in count() if number not in taken)
+    return {name: KNOWN[name] if name in KNOWN else next(free) for name in names}
+
+
+def look(number: int) -> tuple[str, str]:
+    """A colour and a marker."""
+    return COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+
+
 def curve(axes: Axes, x: Any, values: dict[str, Any], label: str, number: int, **options: Any) -> None:
     """A line with a band of one standard error on either side."""
-    y, spread = np.asarray(values["mean"]), np.asarray(values["stderr"])
-    colour = COLOURS[number % len(COLOURS)]
-    axes.plot(x, y, label=label, color=colour, marker=MARKERS[number % len(MARKERS)], **options)
+    y, spread = (np.asarray(values[key], float) for key in ("mean", "stderr"))  # null, in a file, is not a number
+    colour, marker = look(number)
+    axes.plot(x, y, label=label, color=colour, marker=marker, **options)
     axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.2, linewidth=0)
 
 
@@ -97,21 +112,29 @@ def sheet(axes: Axes, packed: dict[str, Any]) -> None:
     axes.set_axis_off()
 
 
-def each(results: dict[str, Any], parts: dict[str, Callable[[dict[str, Any]], Figure]]) -> dict[str, Figure]:
-    """Every figure for every model; where there are several models, their names end the figures' names."""
-    models = results["models"]
-    return {
-        f"{end}-{model['name']}" if len(models) > 1 else end: part(model["result"])
-        for model in models
-        for end, part in parts.items()
-    }
+def each(results: dict[str, Any], parts: dict[str, Callable[[dict[str, Any]], Figure | None]]) -> dict[str, Figure]:
+    """Every figure of every model that has what it shows; of several models, their names end the figures' names."""
+    models, made = results["models"], {}
+    for model in models:
+        for end, part in parts.items():
+            if (figure := part(model["result"])) is not None:
+                made[f"{end}-{file_name(model['name'])}" if len(models) > 1 else end] = figure
+    return made
 
 
-def singles(axes: Axes, paths: dict[str, list[list[float]]]) -> None:
-    """Energies of single cues, thin, as the paper draws them."""
+def singles(axes: Axes, paths: dict[str, list[list[float]]], colours: dict[str, int]) -> None:
+    """Energies of single cues, thin, as the paper draws them; chains and what is told would hide the others."""
     for method, lines in paths.items():
-        for line in lines:
-            axes.plot(1 + np.arange(len(line)), line, color=COLOURS[METHODS[method]], lw=0.4, alpha=0.3)
+        for line in lines if method != "stochastic" and not method.endswith(", told") else ():
+            axes.plot(1 + np.arange(len(line)), line, color=look(colours[method])[0], lw=0.4, alpha=0.3)
+
+
+def rising(result: dict[str, Any]) -> dict[str, str]:
+    """What a legend says of each method: how many of its steps raise the energy, where there is one."""
+    shares = {
+        m: 100 * float(np.mean(v["rose"]["mean"][1:] or [0])) for m, v in result["steps"].items() if "rose" in v
+    }
+    return {method: f"{method} ({share:.2g} % of steps raise the energy)" for method, share in shares.items()}
 
 
 def legend(figure: Figure, names: dict[str, str] | None = None, columns: int = 3) -> None:

@@ -9,11 +9,11 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from matplotlib.ticker import PercentFormatter
 
 from ..base import unpack
-from . import COLOURS, METHODS, curve, each, legend
+from . import COLOURS, curve, each, legend, look, numbers
 
 
 def figures(results: dict[str, Any]) -> dict[str, Figure]:
-    """Recovery and the slice, for each model."""
+    """Recovery, and the slice where there is one, for each model."""
     return each(results, {"recovery": recovery, "energy": energy})
 
 
@@ -22,9 +22,8 @@ def recovery(result: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(8, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, part in ((left, result["noise"]), (right, result["loads"])):
-        for method, values in part.items():
-            if method != "x":
-                shares(axes, part["x"], values, method, result)
+        for method, number in numbers(name for name in part if name != "x").items():
+            shares(axes, part, method, number, result)
     left.set_xlabel("share of bits flipped" if result["binary"] else "standard deviation of noise")
     right.set_xlabel(f"images in memory; {noise(result)}")
     right.set_xticks(result["loads"]["x"])
@@ -42,17 +41,22 @@ def noise(result: dict[str, Any]) -> str:
     return f"{100 * result['level']:g} % flips" if result["binary"] else f"noise {result['level']:g}"
 
 
-def shares(axes: Axes, x: list[Any], values: dict[str, Any], method: str, result: dict[str, Any]) -> None:
+def shares(axes: Axes, part: dict[str, Any], method: str, number: int, result: dict[str, Any]) -> None:
     """Three lines for a method."""
     reached = f"within {100 * result['near']:g} % of {'pixels' if result['binary'] else 'the range'} of"
     texts = {"right": "nearest to the right image", "near": f"and {reached} it", "blank": "blank"}
     for (key, text), line in zip(texts.items(), ("-", "--", ":"), strict=True):
-        curve(axes, x, values[key], f"{method}: {text}", METHODS[method], ls=line)
+        curve(axes, part["x"], part[method][key], f"{method}: {text}", number, ls=line)
 
 
-def energy(result: dict[str, Any]) -> Figure:
-    """Contours of E(w) on the plane through three addresses, and paths of recall as they are seen from above."""
-    part = result["slice"]
+def energy(result: dict[str, Any]) -> Figure | None:
+    """Contours of E(w) on the plane through three addresses, and paths of recall as they are seen from above.
+
+    None for a model that has no such plane.
+    """
+    if "slice" not in result:
+        return None
+    part, colours = result["slice"], numbers(result["slice"]["paths"])
     figure = Figure(figsize=(9, 4), layout="constrained")
     both = figure.subplots(1, 2, sharex=True, sharey=True)
     middle = np.mean(part["stored"]["places"], 0)
@@ -62,7 +66,7 @@ def energy(result: dict[str, Any]) -> Figure:
         landmarks(axes, part["lowest"], middle, "x", "lowest point of the slice")
         landmarks(axes, part["stored"], middle, "*", "stored images")
         for path in paths:
-            arrows(axes, path["places"], COLOURS[METHODS[method]], part["across"][-1] - part["across"][0])
+            arrows(axes, path["places"], look(colours[method])[0], part["across"][-1] - part["across"][0])
         ends = ", ".join(f"{path['outside'][-1]:.1f}" for path in paths)
         axes.set_title(f"{method}, from {noise(result)}\npaths end {ends} from the plane")
         axes.set_xlabel(f"along the plane; stored images lie {np.mean(part['sides']):.1f} apart")

@@ -18,13 +18,12 @@ def one(result: dict[str, Any]) -> Figure:
     for axes, name in zip(figure.subplots(1, 3), ("nats", "distance", "right"), strict=True):
         for number, (classes, curves) in enumerate(zip(result["classes"], result["curves"], strict=True)):
             curve(axes, result["lengths"], curves[name], f"{classes} classes", number)
-        dress(axes, result, name)
+        dress(axes, [result], name)
         axes.set_xlabel("episode length T")
         axes.set_ylabel(label(name, result))
     axes.legend(title="unseen", loc="lower left", bbox_to_anchor=(0.18, 0))
-    figure.suptitle(
-        f"Retrieval from a memory of {result['rows']} rows (dotted: as many images as rows)", fontsize=10
-    )
+    rows = f"a memory of {result['rows']} rows (dotted: as many images as rows)" if result["rows"] else "memory"
+    figure.suptitle(f"Retrieval from {rows}", fontsize=10)
     return figure
 
 
@@ -39,7 +38,7 @@ def several(models: list[dict[str, Any]]) -> Figure:
             for axes, curves in zip(row, result["curves"], strict=True):
                 curve(axes, result["lengths"], curves[name], model["name"], number)
         for axes in row:
-            dress(axes, first, name)
+            dress(axes, [model["result"] for model in models], name)
         row[0].set_ylabel(label(name, first))
     for axes, classes in zip(grid[0], columns, strict=True):
         axes.set_title(f"{classes} unseen classes")
@@ -57,9 +56,10 @@ def label(name: str, result: dict[str, Any]) -> str:
     }[name]
 
 
-def dress(axes: Axes, result: dict[str, Any], name: str) -> None:
-    """Begin at zero, or where shares can be told apart, and mark where there are as many images as rows."""
-    axes.axvline(result["rows"], color="0.5", linewidth=0.9, linestyle=":", zorder=0)
+def dress(axes: Axes, results: list[dict[str, Any]], name: str) -> None:
+    """Begin at zero, or where shares can be told apart, and mark where there are as many images as rows, if any."""
+    for rows in {result["rows"] for result in results} - {None}:
+        axes.axvline(rows, color="0.5", linewidth=0.9, linestyle=":", zorder=0)
     if name == "right":
         axes.set_ylim(min(0.9, axes.get_ylim()[0]), 1.005)
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}")

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from . import COLOURS, MARKERS, METHODS, columns, curve, each, legend, sheet, singles, unit
+from . import columns, curve, each, legend, look, numbers, rising, sheet, singles, unit
 
 NEAREST = "stored image nearest to the cue (keeps all images)"
 """The yardstick: what a memory that keeps every image could do."""
@@ -37,30 +37,37 @@ def label_rows(axes: Axes, names: list[str]) -> None:
         axes.text(-2, (row + 0.5) * height, name, ha="right", va="center", fontsize=8)
 
 
+def methods(result: dict[str, Any]) -> dict[str, int]:
+    """The ways to recall that were tried, with the numbers of their colours."""
+    return numbers(method for cell in result["cells"] for method in cell["methods"])
+
+
 def steps(result: dict[str, Any]) -> Figure:
-    """Wrong pixels, energy and the share that is right, at every step of recall."""
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
-    wrong, energy, right = figure.subplots(1, 3)
-    for method, values in result["steps"].items():
-        x = 1 + np.arange(len(values["wrong"]["mean"]))
-        for axes, key in ((wrong, "wrong"), (energy, "energy"), (right, "right")):
-            curve(axes, x, values[key], method, METHODS[method])
-    singles(energy, {method: result["paths"][method] for method in ("least-squares", "descent")})
-    energy.axhline(result["stored"]["energy"]["mean"], color="0.5", ls="-.", label="stored images themselves")
-    yardsticks(wrong, right, result)
-    for axes in (wrong, energy, right):
+    """Wrong pixels, energy (where there is one) and the share that is right, at every step of recall."""
+    colours = methods(result)
+    keys = ("wrong", "energy", "right") if result["paths"] else ("wrong", "right")
+    figure = Figure(figsize=(10 * len(keys) / 3, 3.6), layout="constrained")
+    panels = dict(zip(keys, figure.subplots(1, len(keys)), strict=True))
+    for key, axes in panels.items():
+        for method, values in result["steps"].items():
+            if key in values:
+                curve(axes, 1 + np.arange(len(values[key]["mean"])), values[key], method, colours[method])
         axes.set_xlabel("step")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if "energy" in panels:
+        singles(panels["energy"], result["paths"], colours)
+        panels["energy"].set_title("energy (thin: single cues)")
+        if "energy" in result["stored"]:
+            level = result["stored"]["energy"]["mean"]
+            panels["energy"].axhline(level, color="0.5", ls="-.", label="stored images themselves")
+    wrong, right = panels["wrong"], panels["right"]
+    yardsticks(wrong, right, result)
     wrong.set_title(f"{unit(result)}, from {result['headline']}")
-    energy.set_title("energy, nats (thin: single cues)")
     right.set_title("nearest to the right stored image")
     right.yaxis.set_major_formatter(PercentFormatter(1))
     wrong.set_ylim(bottom=0)
     right.set_ylim(0, 1.05)
-    shares = {m: 100 * float(np.mean(v["rose"]["mean"][1:] or [0])) for m, v in result["steps"].items()}
-    legend(
-        figure, {method: f"{method} ({share:.2g} % of steps raise the energy)" for method, share in shares.items()}
-    )
+    legend(figure, rising(result))
     return figure
 
 
@@ -76,11 +83,12 @@ def grid(result: dict[str, Any]) -> Figure:
     """The last step against the level of noise, and for every other kind of damage."""
     figure = Figure(figsize=(9, 6.4), layout="constrained")
     upper, lower = figure.subplots(2, 2, height_ratios=(1.1, 1))
+    colours = methods(result)
     levels = [cell for cell in result["cells"] if cell["kind"] != "other"]
     others = [cell for cell in result["cells"] if cell["kind"] == "other"][::-1]
     for above, below, key in zip(upper, lower, ("wrong", "right"), strict=True):
-        against_level(above, levels, key)
-        by_damage(below, others, key)
+        against_level(above, levels, key, colours)
+        by_damage(below, others, key, colours)
         above.set_xlabel("share of bits flipped" if result["binary"] else "standard deviation of noise")
         if result["binary"]:
             above.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
@@ -95,25 +103,27 @@ def grid(result: dict[str, Any]) -> Figure:
     return figure
 
 
-def against_level(axes: Axes, cells: list[dict[str, Any]], key: str) -> None:
+def against_level(axes: Axes, cells: list[dict[str, Any]], key: str, colours: dict[str, int]) -> None:
     """A curve for each method over the levels it was tried at, and one for the nearest stored image."""
-    for method, number in METHODS.items():
+    for method, number in colours.items():
         tried = [cell for cell in cells if method in cell["methods"]]
         values = columns([cell["methods"][method][key] for cell in tried])
-        if tried:
-            curve(axes, [cell["level"] for cell in tried], values, method, number)
+        curve(axes, [cell["level"] for cell in tried], values, method, number)
     nearest = [cell["nearest"][key]["mean"] for cell in cells]
     axes.plot([cell["level"] for cell in cells], nearest, color="0.4", marker="|", ms=10, ls="--", label=NEAREST)
     axes.set_ylim(0, 1.05 if key == "right" else None)
 
 
-def by_damage(axes: Axes, cells: list[dict[str, Any]], key: str) -> None:
+def by_damage(axes: Axes, cells: list[dict[str, Any]], key: str, colours: dict[str, int]) -> None:
     """A point for each method and kind of damage, one below the other."""
-    for method, number in METHODS.items():
+    methods = [method for method in colours if any(method in cell["methods"] for cell in cells)]
+    for method, offset in zip(methods, np.linspace(0.2, -0.2, len(methods)), strict=True):
         rows = [i for i, cell in enumerate(cells) if method in cell["methods"]]
         values = columns([cells[i]["methods"][method][key] for i in rows])
-        y, colour, marker = [i + 0.2 - 0.2 * number for i in rows], COLOURS[number], MARKERS[number]
-        axes.errorbar(values["mean"], y, xerr=values["stderr"], ls="none", color=colour, marker=marker)
+        colour, marker = look(colours[method])
+        axes.errorbar(
+            values["mean"], np.add(rows, offset), xerr=values["stderr"], ls="none", color=colour, marker=marker
+        )
     nearest = [cell["nearest"][key]["mean"] for cell in cells]
     axes.plot(nearest, range(len(cells)), color="0.4", marker="|", ms=14, ls="none")
     axes.set_yticks(range(len(cells)), [cell["name"] for cell in cells])

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from . import COLOURS, MARKERS, METHODS, curve, each, legend, sheet, singles, unit
+from . import curve, each, legend, look, numbers, rising, sheet, singles, unit
 
 MIXED = 1.1
 """R̂ above which chains have not forgotten where they began."""
@@ -21,7 +21,7 @@ def pictures(result: dict[str, Any]) -> Figure:
     """What was written, above; samples below, a row each, improved from column to column."""
     shown = result["pictures"]
     count, columns = len(shown["samples"]), len(shown["steps"])
-    rows, stored = shown["samples"]["descent"]["shape"][0], shown["stored"]["shape"][:2]
+    rows, stored = next(iter(shown["samples"].values()))["shape"][0], shown["stored"]["shape"][:2]
     wide = count * (columns + 1)
     top = stored[0] * wide / stored[1]
     figure = Figure(figsize=(0.42 * wide, 0.42 * (rows + top) + 0.9), layout="constrained")
@@ -36,22 +36,24 @@ def pictures(result: dict[str, Any]) -> Figure:
 
 
 def steps(result: dict[str, Any]) -> Figure:
-    """Energy, and distance to the nearest stored image, at every step."""
-    figure = Figure(figsize=(7.4, 3.5), layout="constrained")
-    energy, near = figure.subplots(1, 2)
-    for method, values in result["steps"].items():
-        x = 1 + np.arange(len(values["energy"]["mean"]))
-        curve(energy, x, values["energy"], method, METHODS[method])
-        curve(near, x, values["to stored"], method, METHODS[method])
-    singles(energy, {method: result["paths"][method] for method in ("least-squares", "descent")})
-    for axes in (energy, near):
+    """Energy (where there is one), and distance to the nearest stored image, at every step."""
+    colours = numbers(result["steps"])
+    keys = ("energy", "to stored") if result["paths"] else ("to stored",)
+    figure = Figure(figsize=(3.7 * len(keys), 3.5), layout="constrained")
+    panels = dict(zip(keys, figure.subplots(1, len(keys), squeeze=False)[0], strict=True))
+    for key, axes in panels.items():
+        for method, values in result["steps"].items():
+            if key in values:
+                curve(axes, 1 + np.arange(len(values[key]["mean"])), values[key], method, colours[method])
         axes.set_xlabel("step (1: the draw)")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    energy.set_title("energy, nats (thin: single samples)")
+    if "energy" in panels:
+        singles(panels["energy"], result["paths"], colours)
+        panels["energy"].set_title("energy (thin: single samples)")
+    near = panels["to stored"]
     near.set_title(f"nearest stored image, {unit(result)}")
     near.axhline(result["sets"]["fresh images"]["to stored"]["mean"], color="0.4", ls="--", label="fresh images")
-    shares = {m: 100 * float(np.mean(v["rose"]["mean"][1:] or [0])) for m, v in result["steps"].items()}
-    legend(figure, {m: f"{m} ({share:.2g} % of steps raise the energy)" for m, share in shares.items()}, 2)
+    legend(figure, rising(result), 2)
     return figure
 
 
@@ -59,15 +61,15 @@ def novelty(result: dict[str, Any]) -> Figure:
     """Distances to the nearest stored and training image, and which stored images samples are near to."""
     figure = Figure(figsize=(8.6, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.3))
+    colours = numbers(result["sets"])
     for name, values in result["sets"].items():
-        number = METHODS.get(name, {"first draw": 4, "fresh images": 6}.get(name, 5))
-        colour, marker = COLOURS[number], MARKERS[number]
+        colour, marker = look(colours[name])
         a, b = values["to stored"], values["to training"]
         left.errorbar(a["mean"], b["mean"], b["stderr"], a["stderr"], color=colour, marker=marker, ls="none")
         reached = f"{values['reached']['mean']:.3g} reached, e^entropy {np.exp(values['entropy']['mean']):.3g}"
         label = f"{name}: {values['distinct']['mean']:.3g} distinct, {reached}"
         ranks = 1 + np.arange(len(values["shares"]["mean"]))
-        curve(right, ranks, values["shares"], label, number)
+        curve(right, ranks, values["shares"], label, colours[name])
     bounds = [left.get_xlim(), left.get_ylim()]
     low, high = min(b[0] for b in bounds), max(b[1] for b in bounds)
     left.plot([low, high], [low, high], color="0.7", lw=0.8, zorder=0)
@@ -84,16 +86,19 @@ def novelty(result: dict[str, Any]) -> Figure:
     return figure
 
 
-def chains(result: dict[str, Any]) -> Figure:
-    """Autocorrelation of the energy along chains, by temperature."""
+def chains(result: dict[str, Any]) -> Figure | None:
+    """Autocorrelation along Markov chains, by temperature; None where the model has no chain."""
+    if not result["chains"]:
+        return None
     figure = Figure(figsize=(4.6, 3.2), layout="constrained")
     axes = figure.subplots()
     for number, chain in enumerate(result["chains"]):
         lags = chain["autocorrelation"]
-        axes.plot(range(len(lags)), lags, color=COLOURS[number], label=text(chain))
+        axes.plot(range(len(lags)), lags, color=look(number)[0], label=text(chain))
     axes.axhline(0, color="0.5", lw=0.8)
     axes.set_xlabel("steps apart")
-    axes.set_title("autocorrelation of a chain's energy")
+    judged = "energy" if "energy" in chain else "distance to the nearest stored image"
+    axes.set_title(f"autocorrelation of a chain's {judged}")
     axes.legend(fontsize=7)
     return figure
 

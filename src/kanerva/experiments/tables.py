@@ -1,0 +1,60 @@
+"""Tables of numbers, for the terminal and for reports alike, and how their cells are written for people."""
+
+import math
+from typing import Any, NamedTuple, TypeGuard
+
+
+class Share(NamedTuple):
+    """A share of 1, or a mean of shares with its standard error, to be shown in per cent."""
+
+    value: Any
+
+
+class Table(NamedTuple):
+    """The numbers to know of one model's results."""
+
+    head: list[str]
+    rows: list[list[Any]]
+    """A row's name, then its cells: values of JSON, means with their standard errors, or a Share of either."""
+
+    def text(self) -> "Table":
+        """The same table with its cells as people read them."""
+        return Table(self.head, [[show(cell) for cell in row] for row in self.rows])
+
+
+def point(values: dict[str, Any], i: int) -> dict[str, float]:
+    """One of many means with its standard error."""
+    return {name: values[name][i] for name in ("mean", "stderr")}
+
+
+def show(value: Any) -> str:
+    """A cell of a table; a mean with its standard error where it has one."""
+    if isinstance(value, Share):
+        return percent(value.value)
+    if isinstance(value, dict) and "mean" in value:
+        return plus_minus(value["mean"], value.get("stderr"))
+    if value is None or isinstance(value, bool):
+        return "–" if value is None else "yes" if value else "no"
+    if isinstance(value, int | float):
+        return (f"{value:,}" if isinstance(value, int) else f"{value:.4g}").replace("-", "−")
+    return ", ".join(map(show, value)) if isinstance(value, list) else str(value)
+
+
+def plus_minus(mean: Any, error: Any) -> str:
+    """54.48 ± 0.43: the error with two digits, the mean with as many places; a dash if the mean is not finite."""
+    if not is_number(mean) or not is_number(error) or error <= 0:
+        return show(mean if is_number(mean) else None)
+    places = min(max(1 - math.floor(math.log10(error)), 0), 6)
+    return f"{mean:,.{places}f} ± {error:,.{places}f}".replace("-", "−")
+
+
+def percent(value: Any) -> str:
+    """A share, or a mean of shares, in per cent; a dash where there is none."""
+    mean, error = (value["mean"], value["stderr"]) if isinstance(value, dict) else (value, None)
+    if not is_number(mean):
+        return show(None)
+    return f"{plus_minus(100 * mean, 100 * error if is_number(error) else None)} %"
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,163 @@
+"""VAE: a variational autoencoder with the same codec and no memory: the yardstick for how hard images are.
+
+    p(x) = ∫ p(x | z) N(z; 0, I) dz,   q(z | x) = N(mean(x), diag(var(x)))
+
+(Kingma and Welling, 2014; Rezende, Mohamed and Wierstra, 2014). Each image has a code of its own; what was written
+changes nothing. The importance-weighted bound is that of Burda, Grosse and Salakhutdinov (2016).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .. import checks
+from ..codec import Encoder
+from .base import CodecModel, CodecModelConfig, Recall, Terms
+
+# Draws of the importance-weighted bound that is reported: the largest k of Burda et al.'s tables.
+DRAWS = 50
+
+
+@dataclass(frozen=True)
+class VAEConfig(CodecModelConfig):
+    """A codec around one Gaussian code of C numbers."""
+
+    kind: ClassVar[str] = "vae"
+
+
+class Nothing(NamedTuple):
+    """What the model keeps of images: nothing, for each memory of a batch."""
+
+    nothing: Float[Tensor, "*b 0"]
+
+
+class Posterior(NamedTuple):
+    """q(z | x), a Gaussian with its own variance for every number of a code."""
+
+    mean: Float[Tensor, "*b C"]
+    log_var: Float[Tensor, "*b C"]
+
+    def kl(self) -> Float[Tensor, "*b"]:
+        """KL(q(z | x) ‖ N(0, I)) = ½ Σ (mean² + var − 1 − ln var)."""
+        return 0.5 * (self.mean.square() + self.log_var.exp() - 1 - self.log_var).sum(-1)
+
+
+class VAE(CodecModel):
+    """A variational autoencoder. Its encoder puts out 2C numbers: a code's mean, and the logs of its variances."""
+
+    TITLE = "Variational autoencoder"
+    METHODS = ("autoencode",)
+    LATENT = "z"
+    Config = VAEConfig
+
+    config: VAEConfig
+
+    def __init__(self, config: VAEConfig | None = None) -> None:
+        super().__init__(config)
+        self.encoder = Encoder(self.config.image, 2 * self.config.code, self.config.codec)
+
+    def posterior(self, x: Float[Tensor, "*b c h w"]) -> Posterior:
+        """q(z | x)."""
+        self.check_images(x)
+        return Posterior(*self.through(self.encoder, x, 3, (2 * self.config.code,)).chunk(2, dim=-1))
+
+    def encode(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b C"]:
+        """Images to codes: the mean of q(z | x)."""
+        return self.posterior(x).mean
+
+    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
+        """The terms of E_q ln p(x | z) − KL(q(z | x) ‖ p(z)), with one draw z = mean + √var ε."""
+        self.check_images(x, "T")
+        q = self.posterior(x)
+        z = q.mean + (0.5 * q.log_var).exp() * normal(q.mean, generator)
+        return Terms(self.decode(z).log_prob(x), kl_weights=q.kl())
+
+    def importance(
+        self, x: Float[Tensor, "*b c h w"], k: int = DRAWS, generator: torch.Generator | None = None
+    ) -> Float[Tensor, "*b"]:
+        """The importance-weighted bound on ln p(x), which rises to it with k: ln 1/k Σ p(x, z) / q(z | x), z ~ q.
+
+        One draw for all images at a time, so memory does not grow with k. Proof: test_importance_*.
+        """
+        checks.count("k", k)
+        q = self.posterior(x)
+        total = x.new_full(x.shape[:-3], -math.inf)
+        for _ in range(k):
+            noise = normal(q.mean, generator)
+            z = q.mean + (0.5 * q.log_var).exp() * noise
+            # ln p(z) − ln q(z | x), where ‖(z − mean)/√var‖² = ‖ε‖²
+            log_ratio = 0.5 * (noise.square() + q.log_var - z.square()).sum(-1)
+            total = torch.logaddexp(total, self.decode(z).log_prob(x) + log_ratio)
+        return total - math.log(k)
+
+    def extra_scores(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
+    ) -> dict[str, Float[Tensor, "*b"]]:
+        """The negative of the importance-weighted bound, nats per image."""
+        return {f"importance-weighted, k = {DRAWS}": -self.importance(x, DRAWS, generator).mean(-1)}
+
+    def write(self, x: Float[Tensor, "*b T c h w"], state: Nothing | None = None) -> Nothing:
+        """Keep nothing."""
+        self.check_images(x, "T")
+        batch = tuple(x.shape[:-4])
+        if state is not None:
+            self.check_state(state, Nothing)
+            batch = self.batch(state, batch)
+        return Nothing(x.new_empty(*batch, 0))
+
+    def recall(
+        self,
+        state: Nothing,
+        x: Float[Tensor, "*b Q c h w"],
+        steps: int = 15,
+        method: str | None = None,
+        **options: Any,
+    ) -> Recall:
+        """x ← mode p(x | z = mean of q(z | x)), iterated."""
+        self.check_recall(x, steps, method, options)
+        self.check_state(state, Nothing)
+        x = x.expand(*self.batch(state, tuple(x.shape[:-4])), *x.shape[-4:])
+        return Recall(torch.stack(self.again(x, steps)))
+
+    def sample(
+        self,
+        state: Nothing,
+        n: int,
+        steps: int = 15,
+        generator: torch.Generator | None = None,
+        method: str | None = None,
+        **options: Any,
+    ) -> Recall:
+        """Draw images: the first step decodes z ~ N(0, I), the others are recall."""
+        self.check_sample(n, steps, method, options)
+        self.check_state(state, Nothing)
+        z = normal(state.nothing.new_empty(*state.nothing.shape[:-1], n, self.config.code), generator)
+        first = self.decode(z).mode()
+        return Recall(torch.stack([first, *self.again(first, steps - 1)]))
+
+    def kept(self, length: int) -> int:
+        """Nothing."""
+        return 0
+
+    def again(self, x: Float[Tensor, "*b c h w"], steps: int) -> list[Float[Tensor, "*b c h w"]]:
+        """Images encoded and decoded, so many times over."""
+        made = []
+        with checks.deep_checks(False):  # what a model decodes may leave the range of pixels
+            for _ in range(steps):
+                x = self.decode(self.encode(x)).mode()
+                made.append(x)
+        return made
+
+    def batch(self, state: Nothing, other: tuple[int, ...]) -> tuple[int, ...]:
+        """The batch axes of memories and of images together."""
+        checks.broadcastable({"state": state.nothing.shape[:-1], "x": torch.Size(other)})
+        return tuple(torch.broadcast_shapes(state.nothing.shape[:-1], other))
+
+
+def normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
