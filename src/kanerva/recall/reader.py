@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from .. import checks, memory
@@ -37,6 +37,17 @@ class Reader(NamedTuple):
         batches = {"state": self.state.R.shape[:-2], "x": x.shape[:-4]}
         checks.broadcastable(batches)
         return copied(x).expand(*torch.broadcast_shapes(*batches.values()), *x.shape[-4:])
+
+    def flat(self) -> "Reader":
+        """The same with one batch axis."""
+        R, U = (part.reshape(-1, *part.shape[-2:]) for part in self.state)
+        P, log_det = self.inverse
+        return Reader(self.model, MemoryState(R, U), Inverse(P.reshape(-1, *P.shape[-2:]), log_det.reshape(-1)))
+
+    def some(self, which: Int64[Tensor, "n"]) -> "Reader":
+        """Some of the memories."""
+        R, U = (part[which] for part in self.state)
+        return Reader(self.model, MemoryState(R, U), Inverse(self.inverse.P[which], self.inverse.log_det[which]))
 
     def decode(self, w: Float[Tensor, "*b Q K"]) -> Likelihood:
         return self.model.decode(memory.read(self.state, w))
