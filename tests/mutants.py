@@ -74,7 +74,7 @@ MUTANTS = {
     "write: drops the last code": ("z.split(block, dim=-2) if", "z[..., :-1, :].split(block, dim=-2) if"),
     "write: empty episode makes a step": ("if z.shape[-2] else ()", "if z.shape[-2] else (z.new_zeros(*z.shape[:-2], 1, z.shape[-1]),)"),
     "write: weights cut off the graph": ("w.append(w_t)", "w.append(w_t.detach())"),
-    "write: state not broadcast": ("    state = state.broadcast(z)\n    w = [", "    w = ["),
+    "write: state not broadcast": ("    state = MemoryState(*broadcast(state, z))\n    w = [", "    w = ["),
     "absorb: old covariance": ("    return MemoryState(state.R + U @ H, U)", "    return MemoryState(state.R + state.U @ H, U)"),
     "absorb: no prior": ("symmetric(ridge(L.mT @ G @ L, 1.0))", "symmetric(ridge(L.mT @ G @ L, 1e-3))"),
     "draw_weights_full: no scale": ("w + (scale * noise_var) ** 0.5 * a", "w + noise_var**0.5 * a"),

@@ -25,7 +25,8 @@ def mean(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_lines_name_what_a_model_needs() -> None:
     """What the toy has beside its own helpers is what the lines say."""
     text = CONTRIBUTING.split("## To add a model")[1].split("\n## ")[0]
-    needed = [name for name in vars(kanerva.Model) if name in vars(Mean) and not name.startswith("_")]
+    contract = {*vars(kanerva.Model), *kanerva.Model.__annotations__}
+    needed = sorted(name for name in contract & set(vars(Mean)) if not name.startswith("_"))
     assert {"forward", "write", "recall", "sample", "kept", "TITLE", "METHODS", "Config"} <= set(needed)
     assert [name for name in needed if f"`{name}" not in text] == []
     assert len([line for line in text.splitlines() if line.strip()]) <= 12
@@ -44,6 +45,7 @@ def test_a_new_model_keeps_the_contract(likelihood: str) -> None:
         test(test_models.small("mean", likelihood))
 
 
+@pytest.mark.usefixtures("no_shape_checks")
 @pytest.mark.parametrize("binary", [True, False], ids=["binary", "grey"])
 def test_a_new_model_goes_through_every_command(
     binary: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]

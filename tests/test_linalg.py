@@ -30,6 +30,14 @@ def test_a_ridge_is_inverted(batch: tuple[int, ...], N: int) -> None:
     torch.testing.assert_close(log_det, -torch.logdet(A))
 
 
+def test_matrices_get_the_batch_axes_of_all() -> None:
+    A, B, z = normal(3, 1, 2, 2), normal(2, 4), normal(5, 7, 2)
+    a, b = linalg.broadcast((A, B), z)
+    assert torch.equal(a, A.expand(3, 5, 2, 2))
+    assert torch.equal(b, B.expand(3, 5, 2, 4))
+    assert a.is_contiguous()
+
+
 def test_symmetric_is_symmetric_to_the_last_bit() -> None:
     A = normal(3, 6, 6)
     S = linalg.symmetric(A)

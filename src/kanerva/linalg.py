@@ -3,6 +3,8 @@
 Any number of leading batch axes; float32 and float64. Proof: tests/test_linalg.py.
 """
 
+from collections.abc import Iterable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -10,6 +12,13 @@ from torch import Tensor
 from . import checks
 
 Number = float | int | Float[Tensor, ""]
+
+
+def broadcast(matrices: Iterable[Tensor], *others: Tensor) -> list[Tensor]:
+    """Give matrices the batch axes that they will have once they have met the others, all of shape (*b, N, M)."""
+    matrices = list(matrices)
+    batch = torch.broadcast_shapes(*(A.shape[:-2] for A in (*matrices, *others)))
+    return [A.expand(*batch, *A.shape[-2:]).contiguous() for A in matrices]
 
 
 def ridge(A: Float[Tensor, "*b N N"], a: Number) -> Float[Tensor, "*b N N"]:

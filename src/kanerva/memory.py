@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import checks
 from .checks import full_precision
-from .linalg import Number, cholesky, log_det, ridge, ridge_inverse, solve, solve_lower, symmetric
+from .linalg import Number, broadcast, cholesky, log_det, ridge, ridge_inverse, solve, solve_lower, symmetric
 
 Variance = Number
 
@@ -38,11 +38,6 @@ class MemoryState(NamedTuple):
     def detach(self) -> "MemoryState":
         """Cut both tensors off the graph, as Tensor.detach does."""
         return MemoryState(self.R.detach(), self.U.detach())
-
-    def broadcast(self, *others: Tensor) -> "MemoryState":
-        """Give a memory the batch axes that it will have once it has met the others ((*b, T, anything))."""
-        batch = torch.broadcast_shapes(*(x.shape[:-2] for x in (*self, *others)))
-        return MemoryState(*(x.expand(*batch, *x.shape[-2:]).contiguous() for x in self))
 
 
 class Inverse(NamedTuple):
@@ -146,7 +141,7 @@ def condition(
     Cost T·(K² + K·C) for T > K > 64, without an inverse of U. Proof: test_condition_*.
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var)
-    state = _condition(state.broadcast(w, z), w, z, noise_var)
+    state = _condition(MemoryState(*broadcast(state, w, z)), w, z, noise_var)
     checks.written(state)
     return state
 
@@ -481,7 +476,7 @@ def _innovation(
 def _write(
     state: MemoryState, z: Float[Tensor, "*#b T C"], noise_var: Variance, iterations: int, block: int
 ) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
-    state = state.broadcast(z)
+    state = MemoryState(*broadcast(state, z))
     w = [z.new_empty(*state.R.shape[:-2], 0, state.R.shape[-2])]
     for z_t in z.split(block, dim=-2) if z.shape[-2] else ():
         old = state

@@ -177,7 +177,7 @@ def _write(
     name = choose(job(state, z, noise_var, iterations, block), backend)[0]
     if name == "reference":
         return name, *memory.write(state, z, noise_var, iterations, block), None
-    state = state.broadcast(z)
+    state = MemoryState(*linalg.broadcast(state, z))
     batch = state.R.shape[:-2]
     codes = z.expand(*batch, *z.shape[-2:])
     flat = MemoryState(*map(_flat, state))

@@ -195,20 +195,20 @@ class Hopfield(Model):
         self, v: Float[Tensor, "*#b Q D"], patterns: Float[Tensor, "*#b N D"], mask: Tensor, steps: int
     ) -> Iterator[Point]:
         """ξ ← Σ_t p_t x_t, `steps` times. Proof that no step raises the energy: test_the_energy_never_rises."""
-        similar = self.similar(v, patterns, mask)
-        before = self.energy(v, similar, mask)
+        similar, before = self.similar(v, patterns, mask), None
         for _ in range(steps):
             p = self.separate(similar)
             new = p @ patterns
-            similar = self.similar(new, patterns, mask)
-            energy = self.energy(new, similar, mask)
+            after = self.similar(new, patterns, mask)
+            energy = self.energy(new, after, mask)
             if before is not None and energy is not None:
-                # what looks like a rise is a rounding error where nothing is left to gain
+                # What looks like a rise is a rounding error: nothing is left to gain. The first step is always
+                # taken: it also fills in the pixels that the mask does not trust, which the energy does not see.
                 rest = energy > before
-                new = torch.where(rest[..., None], v, new)
+                new, after = (torch.where(rest[..., None], a, b) for a, b in ((v, new), (similar, after)))
                 energy = torch.where(rest, before, energy)
             yield Point(new, p, energy)
-            v, before = new, energy
+            v, similar, before = new, after, energy
 
     def similar(
         self, v: Float[Tensor, "*#b Q D"], patterns: Float[Tensor, "*#b N D"], mask: Float[Tensor, "*#b Q D"]

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .. import checks, memory
+from .. import checks, linalg, memory
 from ..likelihood import Likelihood
 from ..memory import Inverse, MemoryState
 from .trajectory import Snapshot
@@ -29,7 +29,7 @@ class Reader(NamedTuple):
         sizes = {"K": model.config.rows, "C": model.config.code}
         source = "the model's rows and code size; usual cause: a memory that another model has written"
         checks.tensor("state.R", state.R, ("K", "C"), sizes, like=model.R0, source=source)
-        state = MemoryState(*map(copied, state)).broadcast()
+        state = MemoryState(*linalg.broadcast(map(copied, state)))
         return cls(model, state, model.inverse(state))
 
     def cues(self, x: Float[Tensor, "*cues Q c h w"]) -> Float[Tensor, "*b Q c h w"]:
