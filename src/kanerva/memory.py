@@ -275,7 +275,7 @@ def forget(
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var)
     dtype = state.R.dtype
-    R, U = state.broadcast(w, z).to(torch.float64)
+    R, U = (part.double() for part in broadcast(state, w, z))
     w, z, s2 = w.double(), z.double(), float(noise_var) if not isinstance(noise_var, Tensor) else noise_var.double()
     c = w @ U
     L = cholesky(symmetric(ridge(-c @ w.mT, s2)), "noise_var I − W U Wᵀ (usual cause: weights never written)")
@@ -441,7 +441,7 @@ def _past(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance)
     checks.broadcastable({"state": state.R.shape[:-2], "R0": R0.shape[:-2]})
     checks.variance("prior_var", prior_var, like=state.R)
     eps, tiny = torch.finfo(state.R.dtype).eps, torch.finfo(torch.float64).eps
-    R, U = state.broadcast(R0).to(torch.float64)
+    R, U = (part.double() for part in broadcast(state, R0))
     inverse = solve(cholesky(symmetric(U), "state.U"), torch.eye(K, dtype=U.dtype, device=U.device).expand_as(U))
     whole = inverse @ R
     lost = ~torch.cat([inverse, whole], -1).isfinite().all(-1).all(-1)[..., None, None]

@@ -25,8 +25,10 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from .. import checks, memory
+from ..likelihood import Bernoulli
+from ..linalg import broadcast
 from ..memory import MemoryState
-from .search import likely
+from .search import average, likely
 
 if TYPE_CHECKING:
     from ..models.dkm import DKM
@@ -55,6 +57,8 @@ RECALL = 30_000
 TRIAL = 2_000
 # With fewer cues than this, random starts go along with them.
 LEAST = 16
+# So many other images must be known before one can be said to stand out.
+ENOUGH = 5
 
 
 class Contents(NamedTuple):
@@ -125,7 +129,7 @@ def forget(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> 
             f"x: expected images that are in the memory, got {len(where)} that are not ({why}): {where[:5]}"
         )
     frames, z, _ = opened(model, state, x)
-    R, U = state.broadcast(times[..., None])
+    R, U = broadcast(state, times[..., None])
     flat = MemoryState(R.reshape(-1, *R.shape[-2:]), U.reshape(-1, *U.shape[-2:]))
     made = [
         without(model, MemoryState(*one), memory.Frame(*frame), codes.double(), copies)
@@ -163,9 +167,9 @@ def without(
 def contents(model: "DKM", state: MemoryState, callback: Callable[[int, int], None] | None = None) -> Contents:
     """All images of one memory, found without a cue; the same ones every time.
 
-    callback: called now and then with the number found and the number of different codes that there are. Fewer
-    are found rather than a false one. Cost: about 10 (8 images) to 600 (as many images as rows) evaluations of encoder and
-    decoder an image. Proof: test_contents_*.
+    callback: called now and then with the number found and the number of different codes that there are. Fewer are
+    found rather than a false one. Cost: about 150 evaluations of encoder and decoder for each of 8 images, 600 for
+    each of 32 in 32 rows. Proof: test_contents_*.
     """
     if state.R.ndim != 2:
         raise ValueError(f"state: expected one memory, R of shape (K, C), got {tuple(state.R.shape)}")
@@ -197,34 +201,44 @@ def recognise(frames: Frames, y: Float[Tensor, "B Q c h w"], mask: Float[Tensor,
     """Find the stored images that cues are of: search from the cues, and choose the nearest of what is found.
 
     The search in a memory ends when all of it is found, or when what was found explains all cues (`explained`). A
-    memory that may hold more than K codes is given up where nothing exact is found in it soon.
+    full memory in which nothing exact is found soon holds more than can be told apart, and is given up.
     """
-    smooth = likely(y, mask, frames.model.config.binary)[0]
+    some = slice(None, None, -(-y.shape[1] // STARTS))  # of very many cues, not all are searched from
+    good = torch.ones_like(y) if mask is None else mask
+    sharp = likely(y, mask, frames.model.config.binary)[0][:, some]
     search = Search(frames)
-    cues = smooth[:, :: -(-y.shape[1] // STARTS)]  # of very many cues, some
-    starts = frames.model.encode(cues)
-    missing = max(STARTS - starts.shape[1], 0) if y.shape[1] < LEAST else 0
+    more = STARTS - sharp.shape[1] if sharp.shape[1] < LEAST else 0
+    starts = torch.cat([frames.model.encode(sharp), search.fresh(more)], 1)
+    pull = odds(y[:, some], sharp, good[:, some]) if frames.model.config.binary else None
+    if pull is not None:
+        pull = torch.cat([pull, pull.new_zeros(len(y), more, *y.shape[2:])], 1)
     full = frames.full().tolist()
-    for _ in search.run(torch.cat([starts, search.fresh(missing)], 1), budget=RECALL):
+    for _ in search.run(starts, RECALL, pull):
         for number, box in enumerate(search.boxes):
             hopeless = full[number] and box.spent > TRIAL and not any(one.outside < EXACT for one in box.found)
-            box.given_up = hopeless or (
-                not box.complete and bool(answer(box, y[number], pick(mask, number)).there.all())
-            )
-    answers = [answer(box, y[number], pick(mask, number)) for number, box in enumerate(search.boxes)]
+            box.given_up = hopeless or bool(answer(box, y[number], good[number]).there.all())
+    answers = [answer(*one) for one in zip(search.boxes, y, good, strict=True)]
     return Recognised(*(torch.stack(parts) for parts in zip(*answers, strict=True)))
 
 
-def answer(box: "Box", y: Float[Tensor, "Q c h w"], mask: Float[Tensor, "Q c h w"] | None) -> Recognised:
+def odds(
+    y: Float[Tensor, "*b c h w"], x: Float[Tensor, "*b c h w"], trusted: Float[Tensor, "*b c h w"]
+) -> Float[Tensor, "*b c h w"]:
+    """ln p(y | 1) / p(y | 0) of every pixel of a cue, bits flipped as often as y differs from x."""
+    share = average((y - x).abs(), trusted).clamp(0.02, 0.45)[..., None, None, None]
+    return (2 * y - 1) * (1 / share - 1).log() * trusted
+
+
+def answer(box: "Box", y: Float[Tensor, "Q c h w"], trusted: Float[Tensor, "Q c h w"]) -> Recognised:
     """The nearest of what was found in one memory, where it explains a cue or nothing else is left."""
     if not box.found:
         nothing = torch.zeros(len(y), dtype=torch.bool, device=y.device)
         return Recognised(torch.zeros_like(y), nothing, nothing)
     x = torch.stack([one.x for one in box.found])
-    trusted = torch.ones_like(y) if mask is None else mask
-    which = apart(y, x, trusted).argmin(-1)
+    distance = apart(y, x, trusted)
+    which = distance.argmin(-1)
     exact = torch.tensor([one.outside < EXACT for one in box.found], device=y.device)[which]
-    there = torch.ones_like(exact) if box.complete else explained(y, x[which], trusted)
+    there = torch.ones_like(exact) if box.complete else explained(y, x[which], trusted, distance)
     return Recognised(x[which], there, there & exact)
 
 
@@ -237,23 +251,28 @@ def apart(
 
 
 def explained(
-    y: Float[Tensor, "Q c h w"], x: Float[Tensor, "Q c h w"], trusted: Float[Tensor, "Q c h w"]
+    y: Float[Tensor, "Q c h w"],
+    x: Float[Tensor, "Q c h w"],
+    trusted: Float[Tensor, "Q c h w"],
+    distance: Float[Tensor, "Q n"],
 ) -> Bool[Tensor, "Q"]:
-    """Whether cues are binary images x with bits flipped at random: as many where x is 1 as where it is 0.
+    """Whether cues are surely of the images x, the nearest of n that were found, though not all were.
 
-    Were a cue that of another image, most bits where x is 1 would differ. Two standard errors are allowed.
+    Of others a cue is much farther away: by three standard deviations of the other distances. And bits of a binary
+    image differ no more often where it is 1 than where it is 0, by two standard errors.
     """
+    others = distance.sort(-1).values[:, 1:]
+    if others.shape[1] < ENOUGH:
+        return torch.zeros(len(y), dtype=torch.bool, device=y.device)
+    alone = distance.amin(-1) < others.mean(-1) - 3 * others.std(-1)
+    wrong = (y - x).abs() * trusted
+    total, ink, paper = (a.flatten(1).sum(-1) for a in (wrong, x * trusted, (1 - x) * trusted))
+    on_ink = (wrong * x).flatten(1).sum(-1)
+    share = (total + 1) / (ink + paper + 2)
+    error = (share * (1 - share) * (1 / ink.clamp(min=1) + 1 / paper.clamp(min=1))).sqrt()
+    even = on_ink / ink.clamp(min=1) - (total - on_ink) / paper.clamp(min=1) < 2 * error
     binary = ((x == 0) | (x == 1)).flatten(1).all(-1)
-    wrong, ink, paper = ((a * trusted).flatten(1).sum(-1) for a in ((y - x).abs(), x, 1 - x))
-    wrong_ink = ((y - x).abs() * x * trusted).flatten(1).sum(-1)
-    share = (wrong + 1) / (ink + paper + 2)
-    spread = (share * (1 - share) * (1 / ink.clamp(min=1) + 1 / paper.clamp(min=1))).sqrt()
-    excess = wrong_ink / ink.clamp(min=1) - (wrong - wrong_ink) / paper.clamp(min=1)
-    return binary & (excess < 2 * spread)
-
-
-def pick(mask: Tensor | None, number: int) -> Tensor | None:
-    return None if mask is None else mask[number]
+    return alone & (even | ~binary)
 
 
 class Found(NamedTuple):
@@ -306,13 +325,18 @@ class Search:
         noise = torch.randn(n, len(codes), generator=self.generator).to(codes)
         return unit(noise @ self.boxes[number].left) @ codes
 
-    def run(self, z: Float[Tensor, "B N C"], budget: int = BUDGET) -> Iterator[None]:
-        """Search from z, a round at a time, until all is found or the budget spent; `given_up` ends a memory's."""
+    def run(
+        self, z: Float[Tensor, "B N C"], budget: int = BUDGET, pull: Float[Tensor, "B N c h w"] | None = None
+    ) -> Iterator[None]:
+        """Search from z, a round at a time, until all is found or the budget spent; `given_up` ends a memory's.
+
+        pull: what cues say of each pixel, as logits; it counts in the first round, less and less.
+        """
         z, active = z.clone(), self.active(budget)
         while active:
-            z[active] = self.round(z[active], active)
+            z[active] = self.round(z[active], active, None if pull is None else pull[active])
             yield
-            active = self.active(budget)
+            active, pull = self.active(budget), None
         self.mend()
 
     def active(self, budget: int) -> list[int]:
@@ -323,13 +347,18 @@ class Search:
             if not (box.complete or box.given_up or box.spent >= budget)
         ]
 
-    def round(self, z: Float[Tensor, "A N C"], active: list[int]) -> Float[Tensor, "A N C"]:
+    def round(
+        self, z: Float[Tensor, "A N C"], active: list[int], pull: Float[Tensor, "A N c h w"] | None
+    ) -> Float[Tensor, "A N C"]:
         """Some reflections in the memories that are still searched, and what they have come to."""
         codes, back = self.frames.codes[active], self.frames.back[active]
         left = torch.stack([self.boxes[number].left for number in active])
-        for _ in range(ROUND):
+        for number in range(ROUND):
             b = nearest(z @ back, left) @ codes
-            z = z + STEP * (self.model.encode(self.model.decode(2 * b - z).mode()) - b)
+            likelihood = self.model.decode(2 * b - z)
+            if pull is not None and isinstance(likelihood, Bernoulli):
+                likelihood = Bernoulli(likelihood.logits + (1 - number / ROUND) * pull)
+            z = z + STEP * (self.model.encode(likelihood.mode()) - b)
         likelihood = self.model.decode(nearest(z @ back, left) @ codes)
         x = likelihood.mode()
         doubt = (likelihood.mean - x).abs()
@@ -477,6 +506,6 @@ def opened(
         checks.broadcastable(batches)
         batch = torch.broadcast_shapes(*batches.values())
         z = z.expand(*batch, *z.shape[-2:]).reshape(-1, *z.shape[-2:])
-        R, U = state.broadcast(x.new_empty(*batch, 0, 0))
+        R, U = broadcast(state, x.new_empty(*batch, 0, 0))
         flat = MemoryState(R.reshape(-1, *R.shape[-2:]), U.reshape(-1, *U.shape[-2:]))
         return Frames.of(model, flat), z, (*batch, z.shape[-2])

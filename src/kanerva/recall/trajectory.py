@@ -29,7 +29,8 @@ class Snapshot(NamedTuple):
         if here is not None or there is not None:
             nobody = torch.zeros_like(which)
             here = choose(nobody if here is None else here, nobody if there is None else there)
-        return Snapshot(*map(choose, self[:3], other[:3]), here)
+        x, w, energy = map(choose, self[:3], other[:3])
+        return Snapshot(x, w, energy, here)
 
     def put(self, which: Int64[Tensor, "n"], keep: Bool[Tensor, "n Q"], other: "Snapshot") -> "Snapshot":
         """This, with the other for cues that are not kept in some memories of the first axis."""
