@@ -161,7 +161,7 @@ class DKM(CodecModel):
     def contents(self, state: MemoryState, callback: Callable[[int, int], None] | None = None) -> Contents:
         """All images of one memory (R of shape K×C), found without a cue, each with its cost: nearly 0 if exact.
 
-        callback: called now and then with the number found so far and the number of different images that there are.
+        callback: called now and then with the number found so far and the number of different images in there.
         """
         return frame.contents(self, state, callback)
 

@@ -53,8 +53,8 @@ SHORTEST = 0.4
 BUDGET = 60_000
 # The same for recall, which has another way where this one does not lead to all cues' images.
 RECALL = 30_000
-# A full memory in which so many evaluations find nothing exact holds more codes than rows.
-TRIAL = 2_000
+# Evaluations after which recall gives up where nothing was found.
+TRIAL = 1_500
 # With fewer cues than this, random starts go along with them.
 LEAST = 16
 # So many other images must be known before one can be said to stand out.
@@ -200,8 +200,9 @@ class Recognised(NamedTuple):
 def recognise(frames: Frames, y: Float[Tensor, "B Q c h w"], mask: Float[Tensor, "B Q c h w"] | None) -> Recognised:
     """Find the stored images that cues are of: search from the cues, and choose the nearest of what is found.
 
-    The search in a memory ends when all of it is found, or when what was found explains all cues (`explained`). A
-    full memory in which nothing exact is found soon holds more than can be told apart, and is given up.
+    The search in a memory ends when all of it is found, or when what was found explains all cues (`explained`). It
+    is given up where nothing is found soon, with a codec that does not know its own images; and in a full memory
+    where nothing exact is, which holds more than can be told apart.
     """
     some = slice(None, None, -(-y.shape[1] // STARTS))  # of very many cues, not all are searched from
     good = torch.ones_like(y) if mask is None else mask
@@ -215,7 +216,8 @@ def recognise(frames: Frames, y: Float[Tensor, "B Q c h w"], mask: Float[Tensor,
     full = frames.full().tolist()
     for _ in search.run(starts, RECALL, pull):
         for number, box in enumerate(search.boxes):
-            hopeless = full[number] and box.spent > TRIAL and not any(one.outside < EXACT for one in box.found)
+            exact = any(one.outside < EXACT for one in box.found)
+            hopeless = box.spent > TRIAL and not (exact or (box.found and not full[number]))
             box.given_up = hopeless or bool(answer(box, y[number], good[number]).there.all())
     answers = [answer(*one) for one in zip(search.boxes, y, good, strict=True)]
     return Recognised(*(torch.stack(parts) for parts in zip(*answers, strict=True)))
@@ -477,7 +479,7 @@ class Search:
                     box.found[i] = Found(unit(u @ left), x, outside, self.cost(number, x))
 
 
-def nearest(u: Float[Tensor, "*b K"], left: Float[Tensor, "*#b K K"]) -> Float[Tensor, "*b K"]:
+def nearest(u: Float[Tensor, "*b N K"], left: Float[Tensor, "*b K K"]) -> Float[Tensor, "*b N K"]:
     """The nearest vector that a code can have: in what is left, and neither longer than 1 nor too short."""
     u = u @ left
     length = u.norm(dim=-1, keepdim=True).clamp(min=1e-12)

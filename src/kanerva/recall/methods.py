@@ -9,6 +9,7 @@ rest repeats the last. To add a method, write its class here and name it in METH
 """
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -101,7 +102,7 @@ class Descent(Method):
 
     def from_cues(self, at: Reader, x: Float[Tensor, "*b Q c h w"]) -> Iterator[Snapshot]:
         mask = None if self.mask is None else copied(self.mask).to(x).expand(x.shape)
-        if self.inside:
+        if self.inside and x.numel():
             first, found = self.look_inside(at, x, mask)
         else:
             first = at.settle(search.infer(at, x, self.noise, mask))
@@ -114,8 +115,8 @@ class Descent(Method):
     ) -> tuple[Snapshot, Bool[Tensor, "*b Q"]]:
         """Stored images that explain the cues, and who has one; weights are inferred for the others."""
         batch, flat = x.shape[:-4], at.flat()
-        y, m = (None if a is None else a.reshape(-1, *x.shape[-4:]) for a in (x, mask))
-        assert y is not None
+        y = x.reshape(math.prod(batch), *x.shape[-4:])
+        m = None if mask is None else mask.reshape(y.shape)
         found = frame.recognise(frame.Frames.of(at.model, flat.state), y, m)
         w = flat.address(found.x)
         first = Snapshot(found.x, w, flat.energy(flat.decode(w), found.x, w), found.certified)

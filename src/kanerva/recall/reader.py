@@ -1,5 +1,6 @@
 """A model and a memory that it has written: all that recall, the search and the experiments ask of the two."""
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -40,9 +41,9 @@ class Reader(NamedTuple):
 
     def flat(self) -> "Reader":
         """The same with one batch axis."""
-        R, U = (part.reshape(-1, *part.shape[-2:]) for part in self.state)
-        P, log_det = self.inverse
-        return Reader(self.model, MemoryState(R, U), Inverse(P.reshape(-1, *P.shape[-2:]), log_det.reshape(-1)))
+        batch = math.prod(self.state.R.shape[:-2])
+        R, U, P = (part.reshape(batch, *part.shape[-2:]) for part in (*self.state, self.inverse.P))
+        return Reader(self.model, MemoryState(R, U), Inverse(P, self.inverse.log_det.reshape(batch)))
 
     def some(self, which: Int64[Tensor, "n"]) -> "Reader":
         """Some of the memories."""
