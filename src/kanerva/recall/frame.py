@@ -57,6 +57,8 @@ RECALL = 30_000
 TRIAL = 1_500
 # With fewer cues than this, random starts go along with them.
 LEAST = 16
+# The least probability of an answer that is certified.
+SURE = 0.999
 # So many other images must be known before one can be said to stand out.
 ENOUGH = 5
 
@@ -194,7 +196,7 @@ class Recognised(NamedTuple):
     there: Bool[Tensor, "B Q"]
     """Where there is such an image; elsewhere x is none."""
     certified: Bool[Tensor, "B Q"]
-    """Where x is a stored image to the last pixel."""
+    """Where x is a stored image to the last pixel, and surely the one that the cue is of."""
 
 
 def recognise(frames: Frames, y: Float[Tensor, "B Q c h w"], mask: Float[Tensor, "B Q c h w"] | None) -> Recognised:
@@ -241,7 +243,18 @@ def answer(box: "Box", y: Float[Tensor, "Q c h w"], trusted: Float[Tensor, "Q c 
     which = distance.argmin(-1)
     exact = torch.tensor([one.outside < EXACT for one in box.found], device=y.device)[which]
     there = torch.ones_like(exact) if box.complete else explained(y, x[which], trusted, distance)
-    return Recognised(x[which], there, there & exact)
+    return Recognised(x[which], there, there & exact & sure(distance, trusted.flatten(1).sum(-1)))
+
+
+def sure(distance: Float[Tensor, "Q n"], pixels: Float[Tensor, "Q"]) -> Bool[Tensor, "Q"]:
+    """Whether cues tell the nearest image from all others: its probability among them is SURE at least.
+
+    ln p(cue | x) = −rate · distance + const, where the noise of the nearest sets the rate: for bits flipped with
+    probability f, ln((1 − f)/f) for each that differs. (For noise of variance v, 1/2v; the first is not larger.)
+    """
+    share = ((distance.amin(-1) + 1) / (pixels + 2)).clamp(max=0.49)
+    rate = (1 / share - 1).log()
+    return (-rate[:, None] * distance).softmax(-1).amax(-1) > SURE
 
 
 def apart(
@@ -288,7 +301,7 @@ class Found(NamedTuple):
 
 @dataclass
 class Box:
-    """What is known of one memory in the course of a search."""
+    """What is known of one memory in the course of a search; vectors are on the CPU, where they are compared."""
 
     whole: Float[Tensor, "K K"]
     """The projection on all vectors that a code could have."""
@@ -312,7 +325,7 @@ class Search:
 
     def __init__(self, frames: Frames) -> None:
         self.frames, self.model = frames, frames.model
-        wholes = frames.codes @ frames.back
+        wholes = (frames.codes @ frames.back).cpu()
         totals = frames.exact.distinct.tolist()
         self.boxes = [Box(whole, whole.clone(), total) for whole, total in zip(wholes, totals, strict=True)]
         self.generator = torch.Generator().manual_seed(0)
@@ -324,8 +337,8 @@ class Search:
     def random(self, number: int, n: int) -> Float[Tensor, "n C"]:
         """Random codes of what is left in one memory."""
         codes = self.frames.codes[number]
-        noise = torch.randn(n, len(codes), generator=self.generator).to(codes)
-        return unit(noise @ self.boxes[number].left) @ codes
+        noise = torch.randn(n, len(codes), generator=self.generator).to(codes.dtype)
+        return unit(noise @ self.boxes[number].left).to(codes) @ codes
 
     def run(
         self, z: Float[Tensor, "B N C"], budget: int = BUDGET, pull: Float[Tensor, "B N c h w"] | None = None
@@ -354,7 +367,7 @@ class Search:
     ) -> Float[Tensor, "A N C"]:
         """Some reflections in the memories that are still searched, and what they have come to."""
         codes, back = self.frames.codes[active], self.frames.back[active]
-        left = torch.stack([self.boxes[number].left for number in active])
+        left = torch.stack([self.boxes[number].left for number in active]).to(z)
         for number in range(ROUND):
             b = nearest(z @ back, left) @ codes
             likelihood = self.model.decode(2 * b - z)
@@ -364,12 +377,12 @@ class Search:
         likelihood = self.model.decode(nearest(z @ back, left) @ codes)
         x = likelihood.mode()
         doubt = (likelihood.mean - x).abs()
-        u, outside = Frames(self.model, codes, back, self.frames.exact).ask(self.model.encode(x))
+        u, outside = (a.cpu() for a in Frames(self.model, codes, back, self.frames.exact).ask(self.model.encode(x)))
         for i, number in enumerate(active):
             self.boxes[number].spent += z.shape[1] * (ROUND + 1)
             done = self.harvest(number, x[i], u[i], outside[i], doubt[i])
-            if bool(done.any()):
-                z[i, done] = self.random(number, int(done.sum()))
+            if done:
+                z[i, done] = self.random(number, len(done))
         return z
 
     def harvest(
@@ -379,9 +392,9 @@ class Search:
         u: Float[Tensor, "N K"],
         outside: Float[Tensor, "N"],
         doubt: Float[Tensor, "N c h w"],
-    ) -> Bool[Tensor, "N"]:
+    ) -> list[int]:
         """Take what is found out of the frame; says which searches are done, and may begin anew."""
-        box, done, repairs = self.boxes[number], torch.zeros(len(x), dtype=torch.bool, device=x.device), 0
+        box, done, repairs = self.boxes[number], [], 0
         for i in outside.argsort().tolist():
             if float(outside[i]) > HOPE or box.complete:
                 break
@@ -392,11 +405,11 @@ class Search:
                 box.tried.add(key)
                 repairs += 1
                 one, vector, far = self.repair(number, box.left, one, doubt[i])
-            if self.known(box, vector):
-                done[i] = True
-            elif far < NEAR:
+            known = self.known(box, vector)
+            if far < NEAR and not known:
                 self.add(number, one, vector, far)
-                done[i] = True
+            if far < NEAR or known:
+                done.append(i)
         return done
 
     def known(self, box: Box, u: Float[Tensor, "K"]) -> bool:
@@ -413,7 +426,8 @@ class Search:
     def cost(self, number: int, x: Float[Tensor, "c h w"]) -> float:
         """½ ‖z − uᵀF‖² / noise_var for the code z of an image and the nearest uᵀF."""
         z = self.model.encode(x[None])
-        target = nearest(z @ self.frames.back[number], self.boxes[number].whole) @ self.frames.codes[number]
+        whole = self.boxes[number].whole.to(z)
+        target = nearest(z @ self.frames.back[number], whole) @ self.frames.codes[number]
         return float((z - target).square().sum() / (2 * self.model.noise_var))
 
     def repair(
@@ -425,6 +439,7 @@ class Search:
         sure of. Gives the image whose code is nearest to the span, its vector, and how near.
         """
         codes, back, box = self.frames.codes[number], self.frames.back[number], self.boxes[number]
+        left = left.to(codes)
 
         def apart(z: Float[Tensor, "n C"]) -> Float[Tensor, "n"]:
             return (z - nearest(z @ back, left) @ codes).norm(dim=-1) / z.norm(dim=-1)
@@ -460,7 +475,7 @@ class Search:
             if far < EXACT:
                 break
             pool = pool[distance.argsort()[:beam]]
-        return best, vector, far
+        return best, vector.cpu(), far
 
     def mend(self) -> None:
         """Try again to make every image exact: with all others known, its code is confined to what they leave."""
@@ -472,7 +487,8 @@ class Search:
                     continue
                 others = [other.u[:, None] * other.u for j, other in enumerate(box.found) if j != i]
                 left = box.whole - torch.stack(others).sum(0) if others else box.whole
-                likelihood = self.model.decode(unit(one.u @ left)[None] @ self.frames.codes[number])
+                codes = self.frames.codes[number]
+                likelihood = self.model.decode(unit(one.u @ left)[None].to(codes) @ codes)
                 doubt = (likelihood.mean - one.x).abs()[0]
                 x, u, outside = self.repair(number, left, one.x, doubt)
                 if outside < one.outside:

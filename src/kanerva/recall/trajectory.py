@@ -17,7 +17,7 @@ class Snapshot(NamedTuple):
     w: Float[Tensor, "*b Q K"]
     energy: Float[Tensor, "*b Q"]
     certified: Bool[Tensor, "*b Q"] | None = None
-    """Where x is surely a stored image, to the last pixel; None where nobody has looked."""
+    """Where x is surely the stored image of the cue, to the last pixel; None where nobody has looked."""
 
     def where(self, which: Bool[Tensor, "*b Q"], other: "Snapshot") -> "Snapshot":
         """This for the cues that `which` says, and the other for the rest."""
@@ -54,7 +54,7 @@ class Recall(NamedTuple):
     energy: Float[Tensor, "S *b Q"] | None = None
     """The energy at each step, where a model has one."""
     certified: Bool[Tensor, "*b Q"] | None = None
-    """Where the last image is surely a stored one, to the last pixel; None where that is not known."""
+    """Where the last image is surely the stored one, to the last pixel; None where nobody has looked."""
 
     @property
     def last(self) -> Float[Tensor, "*b Q c h w"]:
