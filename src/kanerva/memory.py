@@ -12,7 +12,7 @@ U is symmetric: of its gradient, only the symmetric part has a meaning.
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from . import checks
@@ -20,6 +20,9 @@ from .checks import full_precision
 from .linalg import Number, broadcast, cholesky, log_det, ridge, ridge_inverse, solve, solve_lower, symmetric
 
 Variance = Number
+
+# Rounding alone leaves at most so many eps of a memory's norm where nothing was written.
+ROUNDING = 16
 
 
 class MemoryState(NamedTuple):
@@ -42,6 +45,23 @@ class Inverse(NamedTuple):
 
     P: Float[Tensor, "*b K K"]
     log_det: Float[Tensor, "*b"]
+
+
+class Frame(NamedTuple):
+    """What a memory gives away of up to K codes: all of them, up to one rotation; in float64.
+
+    W = Q · weights and Z = Q · codes with one unknown rotation Q. So each code that was written is uᵀ · codes for
+    some vector u, and was written with the weight uᵀ · weights. Vectors of different codes are orthogonal. That of
+    a code written once has length 1; written m times, it is the mean of m such vectors and has length 1/√m. Rows
+    beyond `rank` are zero.
+    """
+
+    codes: Float[Tensor, "*b K C"]
+    weights: Float[Tensor, "*b K K"]
+    rank: Int64[Tensor, "*b"]
+    """Writes that can be told apart."""
+    distinct: Int64[Tensor, "*b"]
+    """Different codes among them. As many as K (or C): there may be more than a memory can tell apart."""
 
 
 # torch.load takes a saved MemoryState as it takes a tensor, without unpickling anything else
@@ -200,19 +220,68 @@ def span(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance) 
     has kept. Of n = min(K, C) rows those left over are zero. The prior must be the very one that was written into.
     Passes no gradients: a basis has none where two directions weigh the same. Cost K²·C + K³. Proof: test_span_*.
     """
-    checks.memory(state, "state")
-    K, C = state.R.shape[-2:]
-    checks.tensor("R0", R0, ("K", "C"), {"K": K, "C": C}, like=state.R, source="size of state.R")
-    checks.broadcastable({"state": state.R.shape[:-2], "R0": R0.shape[:-2]})
-    checks.variance("prior_var", prior_var, like=state.R)
-    whole = solve(cholesky(symmetric(state.U), "state.U"), state.R)
-    lost = ~whole.isfinite().all(-1).all(-1)[..., None, None]
-    scale = whole.abs().amax((-2, -1), keepdim=True).clamp(min=torch.finfo(whole.dtype).tiny)
-    sum_wz = ((whole - R0 / prior_var) / scale).masked_fill(lost, 0)
-    _, size, basis = torch.linalg.svd(sum_wz, full_matrices=False)
-    # rounding alone came to at most 26 eps in 1,400 memories, of up to 1,550 writes and noise from 1e-5 to 1e4
-    rounding = 64 * torch.finfo(size.dtype).eps * torch.linalg.matrix_norm(whole / scale)
-    return (basis * (size > rounding[..., None])[..., None]).masked_fill(lost, torch.nan)
+    past = _past(state, R0, prior_var)
+    _, size, basis = torch.linalg.svd(past.wz, full_matrices=False)
+    return (basis * (size > past.rounding)[..., None]).masked_fill(past.lost, torch.nan).to(state.R.dtype)
+
+
+@full_precision
+@torch.no_grad()
+def frame(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance, noise_var: Variance) -> Frame:
+    """Find the codes and weights that were written into `prior(R0, prior_var)`, up to a rotation; beyond the paper.
+
+        A = noise_var (U⁻¹ − U0⁻¹) = WᵀW          B = noise_var (U⁻¹R − U0⁻¹R0) = WᵀZ
+        A = V Λ Vᵀ      weights = Λ^½ Vᵀ      codes = Λ^−½ Vᵀ B
+
+    This is `condition` read backwards [app. A], in float64. A direction counts where B stands out of rounding (A
+    holds squares, and loses a weight that is nearly a mixture of others), and outside of these, where A does: a
+    code that is written again leaves its trace in A alone. Exact for up to K codes with independent weights; of
+    more than K it is a frame of their sums, which no code need fit. Passes no gradients. Cost K²·C + K³.
+    Proof: test_frame_*.
+    """
+    checks.variance("noise_var", noise_var, like=state.R)
+    past = _past(state, R0, prior_var)
+    A, B = symmetric(noise_var * past.ww), noise_var * past.wz
+    P, size, _ = torch.linalg.svd(B, full_matrices=False)
+    P = P * (size > noise_var * past.rounding)[..., None, :]
+    B = P @ (P.mT @ B)
+    outside = ridge(-P @ P.mT, 1.0)
+    values, N = torch.linalg.eigh(symmetric(outside @ A @ outside))
+    N = N * (values > noise_var * past.rounding_ww)[..., None, :]
+    inside = symmetric(P @ P.mT + N @ N.mT)
+    distinct, rank = (x.square().sum((-2, -1)).round().long() for x in (P, torch.cat([P, N], -1)))
+    # eigenvalues below all that A can have keep what is left out apart from what is small
+    low = 2 * torch.linalg.matrix_norm(A)[..., None, None].clamp(min=1e-300)
+    values, V = torch.linalg.eigh(symmetric(inside @ A @ inside - low * ridge(-inside, 1.0)))
+    values, V = values.flip(-1), V.flip(-1)
+    kept = torch.arange(values.shape[-1], device=values.device) < rank[..., None]
+    root = values.clamp(min=torch.finfo(state.U.dtype).eps * noise_var / prior_var).sqrt()
+    codes = (V.mT @ B) * torch.where(kept, 1 / root, 0)[..., None]
+    weights = V.mT * torch.where(kept, root, 0)[..., None]
+    return Frame(codes.masked_fill(past.lost, torch.nan), weights.masked_fill(past.lost, torch.nan), rank, distinct)
+
+
+@full_precision
+def forget(
+    state: MemoryState, w: Float[Tensor, "*#b T K"], z: Float[Tensor, "*#b T C"], noise_var: Variance
+) -> MemoryState:
+    """Take codes out again that were written with these weights: `condition` backwards [app. A]; beyond the paper.
+
+        U'⁻¹ = U⁻¹ − WᵀW / noise_var        U'⁻¹R' = U⁻¹R − WᵀZ / noise_var
+
+    Computed in float64 as U' = U + Vᵀ V, V = L⁻¹ W U with L Lᵀ = noise_var I − W U Wᵀ, and
+    R' = R − U' Wᵀ (Z − W R) / noise_var. Weights that were not written leave no covariance, which is an error.
+    Cost T·(K² + K·C) + T³. Proof: test_forget_*.
+    """
+    checks.inputs(state, w=w, z=z, noise_var=noise_var)
+    dtype = state.R.dtype
+    R, U = (part.double() for part in broadcast(state, w, z))
+    w, z, s2 = w.double(), z.double(), float(noise_var) if not isinstance(noise_var, Tensor) else noise_var.double()
+    c = w @ U
+    L = cholesky(symmetric(ridge(-c @ w.mT, s2)), "noise_var I − W U Wᵀ (usual cause: weights never written)")
+    V = solve_lower(L, c)
+    U = symmetric(U + V.mT @ V)
+    return MemoryState(R - U @ (w.mT @ (z - w @ R)) / s2, U).to(dtype)
 
 
 @full_precision
@@ -348,6 +417,41 @@ def _address(
         return solve(L, R @ z.mT).mT
     L = cholesky(ridge(R.mT @ R, noise_var), "RᵀR + noise_var I")
     return solve(L, z.mT).mT @ R.mT
+
+
+class _Past(NamedTuple):
+    """A memory without its prior, in float64: sums over all that was written, over noise_var."""
+
+    ww: Float[Tensor, "*b K K"]
+    """U⁻¹ − U0⁻¹ = WᵀW / noise_var."""
+    wz: Float[Tensor, "*b K C"]
+    """U⁻¹R − U0⁻¹R0 = WᵀZ / noise_var."""
+    rounding: Float[Tensor, "*b 1"]
+    """The singular values of wz that rounding alone could leave."""
+    rounding_ww: Float[Tensor, "*b 1"]
+    """The eigenvalues of ww that rounding alone could leave."""
+    lost: Bool[Tensor, "*b 1 1"]
+    """Which memories are not numbers; their sums are zero."""
+
+
+def _past(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance) -> _Past:
+    checks.memory(state, "state")
+    K, C = state.R.shape[-2:]
+    checks.tensor("R0", R0, ("K", "C"), {"K": K, "C": C}, like=state.R, source="size of state.R")
+    checks.broadcastable({"state": state.R.shape[:-2], "R0": R0.shape[:-2]})
+    checks.variance("prior_var", prior_var, like=state.R)
+    eps, tiny = torch.finfo(state.R.dtype).eps, torch.finfo(torch.float64).eps
+    R, U = (part.double() for part in broadcast(state, R0))
+    inverse = solve(cholesky(symmetric(U), "state.U"), torch.eye(K, dtype=U.dtype, device=U.device).expand_as(U))
+    whole = inverse @ R
+    lost = ~torch.cat([inverse, whole], -1).isfinite().all(-1).all(-1)[..., None, None]
+    inverse, whole = inverse.masked_fill(lost, 0), whole.masked_fill(lost, 0)
+    ww = symmetric(ridge(inverse, -1 / prior_var)).masked_fill(lost, 0)
+    wz = (whole - R0 / prior_var).masked_fill(lost, 0)
+    # what the state's own rounding leaves, where nothing was written and U is prior_var I, and what this one does
+    rounding = (ROUNDING * eps + 64 * tiny) * torch.linalg.matrix_norm(whole)[..., None]
+    rounding_ww = ROUNDING * eps / prior_var + 64 * tiny * torch.linalg.matrix_norm(inverse)[..., None]
+    return _Past(ww, wz, rounding, rounding_ww, lost)
 
 
 def _update(

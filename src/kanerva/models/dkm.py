@@ -1,16 +1,18 @@
 """DKM: the Dynamic Kanerva Machine. It strings the parts together; no loop over time and no linear algebra here."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from .. import checks, kernels, memory
 from ..memory import Inverse, MemoryState
-from ..recall import methods
+from ..recall import frame, methods
+from ..recall.frame import Contents
 from ..recall.reader import Reader
 from .base import CodecModel, CodecModelConfig, Preparation, Recall, Terms
 
@@ -147,6 +149,25 @@ class DKM(CodecModel):
     ) -> Float[Tensor, "*b Q"]:
         """The energy of images and weights together [sec. 3.5]."""
         return methods.energy(self, state, x, w)
+
+    def contains(self, state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> Int64[Tensor, "*b Q"]:
+        """How often each image was written, 0 for never; −1 where a memory holds too much to know.
+
+        Exact: an image with one other pixel was never written. A memory knows while it holds fewer different images
+        than it has rows; with as many, if one of x is among them.
+        """
+        return frame.contains(self, state, x)
+
+    def contents(self, state: MemoryState, callback: Callable[[int, int], None] | None = None) -> Contents:
+        """All images of one memory (R of shape K×C), found without a cue, each with its cost: nearly 0 if exact.
+
+        callback: called now and then with the number found so far and the number of different images in there.
+        """
+        return frame.contents(self, state, callback)
+
+    def forget(self, state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> MemoryState:
+        """The memory without these images; one that was never written is an error."""
+        return frame.forget(self, state, x)
 
     def inverse(self, state: MemoryState) -> Inverse:
         """(R Rᵀ + noise_var I)⁻¹ of a memory: what all reads of it share."""

@@ -9,6 +9,7 @@ rest repeats the last. To add a method, write its class here and name it in METH
 """
 
 import dataclasses
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from .. import checks
 from ..memory import MemoryState
-from . import descent, search
+from . import descent, frame, search
 from .reader import Reader, copied
 from .trajectory import Callback, Recall, Snapshot, follow
 
@@ -71,6 +72,9 @@ class Descent(Method):
     that was added (others); None: it is estimated for each cue."""
     mask: Float[Tensor, "..."] | None = None
     """Which pixels to trust (1) or not (0), of any shape (…, height, width) that fits the cues; None: all."""
+    inside: bool = True
+    """Look for stored images in the memory itself (`recall.frame`), where it holds no more codes than rows. False:
+    infer weights from each cue alone."""
 
     def __post_init__(self) -> None:
         if self.noise is not None:
@@ -97,18 +101,41 @@ class Descent(Method):
             yield
 
     def from_cues(self, at: Reader, x: Float[Tensor, "*b Q c h w"]) -> Iterator[Snapshot]:
-        mask = None if self.mask is None else copied(self.mask).to(x)
-        first = at.settle(search.infer(at, x, self.noise, mask))
+        mask = None if self.mask is None else copied(self.mask).to(x).expand(x.shape)
+        if self.inside and x.numel():
+            first, found = self.look_inside(at, x, mask)
+        else:
+            first = at.settle(search.infer(at, x, self.noise, mask))
+            found = torch.zeros_like(first.energy, dtype=torch.bool)
         yield first
-        yield from self.from_draw(at, first)
+        yield from self.fall(at, first, found)
+
+    def look_inside(
+        self, at: Reader, x: Float[Tensor, "*b Q c h w"], mask: Float[Tensor, "*b Q c h w"] | None
+    ) -> tuple[Snapshot, Bool[Tensor, "*b Q"]]:
+        """Stored images that explain the cues, and who has one; weights are inferred for the others."""
+        batch, flat = x.shape[:-4], at.flat()
+        y = x.reshape(math.prod(batch), *x.shape[-4:])
+        m = None if mask is None else mask.reshape(y.shape)
+        found = frame.recognise(frame.Frames.of(at.model, flat.state), y, m)
+        w = flat.address(found.x)
+        first = Snapshot(found.x, w, flat.energy(flat.decode(w), found.x, w), found.certified)
+        rest = (~found.there).any(-1).nonzero()[:, 0]
+        if len(rest):
+            some = flat.some(rest)
+            inferred = some.settle(search.infer(some, y[rest], self.noise, None if m is None else m[rest]))
+            first = first.put(rest, found.there[rest], inferred)
+        return first.unflatten(batch), found.there.reshape(*batch, -1)
 
     def from_draw(self, at: Reader, here: Snapshot) -> Iterator[Snapshot]:
-        """Lower E(x, w) in w and in x in turn, until nobody gains.
+        return self.fall(at, here, torch.zeros_like(here.energy, dtype=torch.bool))
+
+    def fall(self, at: Reader, here: Snapshot, rest: Bool[Tensor, "*b Q"]) -> Iterator[Snapshot]:
+        """Lower E(x, w) in w and in x in turn, until nobody gains; who is at rest stays.
 
         w by descent, x ← mode p(x | decoder(Rᵀw)), which is the least of E at w. Neither can raise E.
         """
         H, size = at.curvature().expand(*here.w.shape, -1), torch.ones_like(here.energy)
-        rest = torch.zeros_like(here.energy, dtype=torch.bool)
         while not bool(rest.all()):
 
             def cost(w: Float[Tensor, "*b Q K"], x: Tensor = here.x) -> Float[Tensor, "*b Q"]:

@@ -1,9 +1,10 @@
 """A model and a memory that it has written: all that recall, the search and the experiments ask of the two."""
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from .. import checks, linalg, memory
@@ -37,6 +38,17 @@ class Reader(NamedTuple):
         batches = {"state": self.state.R.shape[:-2], "x": x.shape[:-4]}
         checks.broadcastable(batches)
         return copied(x).expand(*torch.broadcast_shapes(*batches.values()), *x.shape[-4:])
+
+    def flat(self) -> "Reader":
+        """The same with one batch axis."""
+        batch = math.prod(self.state.R.shape[:-2])
+        R, U, P = (part.reshape(batch, *part.shape[-2:]) for part in (*self.state, self.inverse.P))
+        return Reader(self.model, MemoryState(R, U), Inverse(P, self.inverse.log_det.reshape(batch)))
+
+    def some(self, which: Int64[Tensor, "n"]) -> "Reader":
+        """Some of the memories."""
+        R, U = (part[which] for part in self.state)
+        return Reader(self.model, MemoryState(R, U), Inverse(self.inverse.P[which], self.inverse.log_det[which]))
 
     def decode(self, w: Float[Tensor, "*b Q K"]) -> Likelihood:
         return self.model.decode(memory.read(self.state, w))

@@ -147,14 +147,20 @@ def guesses(at: Reader, y: Float[Tensor, "*b Q c h w"], mask: Tensor | None) -> 
 
     Least squares shrink addresses, so they are taken larger.
     """
+    return [1.5 * at.address(cue) for cue in likely(y, mask, at.model.config.binary)]
+
+
+def likely(
+    y: Float[Tensor, "*b Q c h w"], mask: Float[Tensor, "..."] | None, binary: bool
+) -> list[Float[Tensor, "*b Q c h w"]]:
+    """What a cue may have been: smoother ones, the most plausible first, and the cue itself."""
     smooth = blur(y, mask)
     cues = [smooth]
-    if at.model.config.binary:
+    if binary:
         sharp = (smooth > 0.5).to(y)
         flips = average((y - sharp).abs(), mask).clamp(max=0.45)[..., None, None, None]
         cues = [sharp, ((smooth - flips) / (1 - 2 * flips)).clamp(0, 1)]  # what p was before some flipped
-    cues.append(torch.where(trusted(y, mask).bool(), y, cues[0]))
-    return [1.5 * at.address(cue) for cue in cues]
+    return [*cues, torch.where(trusted(y, mask).bool(), y, cues[0])]
 
 
 def trusted(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*b c h w"]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from .. import checks
@@ -16,6 +16,8 @@ class Snapshot(NamedTuple):
     x: Float[Tensor, "*b Q c h w"]
     w: Float[Tensor, "*b Q K"]
     energy: Float[Tensor, "*b Q"]
+    certified: Bool[Tensor, "*b Q"] | None = None
+    """Where x is surely the stored image of the cue, to the last pixel; None where nobody has looked."""
 
     def where(self, which: Bool[Tensor, "*b Q"], other: "Snapshot") -> "Snapshot":
         """This for the cues that `which` says, and the other for the rest."""
@@ -23,7 +25,24 @@ class Snapshot(NamedTuple):
         def choose(a: Tensor, b: Tensor) -> Tensor:
             return torch.where(which.reshape(*which.shape, *(1,) * (a.ndim - which.ndim)), a, b)
 
-        return Snapshot(*map(choose, self, other))
+        here, there = self.certified, other.certified
+        if here is not None or there is not None:
+            nobody = torch.zeros_like(which)
+            here = choose(nobody if here is None else here, nobody if there is None else there)
+        x, w, energy = map(choose, self[:3], other[:3])
+        return Snapshot(x, w, energy, here)
+
+    def put(self, which: Int64[Tensor, "n"], keep: Bool[Tensor, "n Q"], other: "Snapshot") -> "Snapshot":
+        """This, with the other for cues that are not kept in some memories of the first axis."""
+        mine = Snapshot(*(None if part is None else part[which] for part in self))  # type: ignore[arg-type]
+        mixed = mine.where(keep, other)
+        return Snapshot(
+            *(a if a is None or b is None else a.index_copy(0, which, b) for a, b in zip(self, mixed, strict=True))  # type: ignore[arg-type]
+        )
+
+    def unflatten(self, batch: tuple[int, ...]) -> "Snapshot":
+        """The same with these axes in the place of the first."""
+        return Snapshot(*(None if a is None else a.reshape(*batch, *a.shape[1:]) for a in self))  # type: ignore[arg-type]
 
 
 class Recall(NamedTuple):
@@ -34,6 +53,8 @@ class Recall(NamedTuple):
     """The weights at each step, where a model has any."""
     energy: Float[Tensor, "S *b Q"] | None = None
     """The energy at each step, where a model has one."""
+    certified: Bool[Tensor, "*b Q"] | None = None
+    """Where the last image is surely the stored one, to the last pixel; None where nobody has looked."""
 
     @property
     def last(self) -> Float[Tensor, "*b Q c h w"]:
@@ -59,4 +80,5 @@ def follow(path: Iterator[Snapshot], steps: int, callback: Callback | None) -> R
         if callback is not None:
             callback(number, after)
     made += made[-1:] * (steps - len(made))
-    return Recall(*map(torch.stack, zip(*made, strict=True)))
+    x, w, energy = (torch.stack(parts) for parts in zip(*(step[:3] for step in made), strict=True))
+    return Recall(x, w, energy, made[-1].certified)
