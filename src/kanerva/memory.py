@@ -441,13 +441,14 @@ def _past(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance)
     checks.broadcastable({"state": state.R.shape[:-2], "R0": R0.shape[:-2]})
     checks.variance("prior_var", prior_var, like=state.R)
     eps, tiny = torch.finfo(state.R.dtype).eps, torch.finfo(torch.float64).eps
+    prior_var = torch.as_tensor(prior_var, dtype=state.R.dtype).double()  # as rounded as the state's own
     R, U = (part.double() for part in broadcast(state, R0))
     inverse = solve(cholesky(symmetric(U), "state.U"), torch.eye(K, dtype=U.dtype, device=U.device).expand_as(U))
     whole = inverse @ R
     lost = ~torch.cat([inverse, whole], -1).isfinite().all(-1).all(-1)[..., None, None]
     inverse, whole = inverse.masked_fill(lost, 0), whole.masked_fill(lost, 0)
     ww = symmetric(ridge(inverse, -1 / prior_var)).masked_fill(lost, 0)
-    wz = (whole - R0 / prior_var).masked_fill(lost, 0)
+    wz = (whole - R0.double() / prior_var).masked_fill(lost, 0)
     # what the state's own rounding leaves, where nothing was written and U is prior_var I, and what this one does
     rounding = (ROUNDING * eps + 64 * tiny) * torch.linalg.matrix_norm(whole)[..., None]
     rounding_ww = ROUNDING * eps / prior_var + 64 * tiny * torch.linalg.matrix_norm(inverse)[..., None]
