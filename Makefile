@@ -41,8 +41,7 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and "kanerva needs Python 3.10 or newer, this is %d.%d: try make PYTHON=python3.11" % v[:2])'
 	$(PYTHON) -m venv $(VENV)
-	@# most modules are never imported: those that are get compiled then
-	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@# fresh and cached Numba code round differently: cache it now, in both precisions
 	$(BIN)/python -c 'import torch, kanerva; [kanerva.DKM().to(d)(torch.rand(1, 2, 1, 28, 28, dtype=d)).kl_memory.sum().backward() for d in (torch.float32, torch.float64)]'
 	@touch $@
