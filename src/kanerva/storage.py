@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .files import atomic_write
+from .memory import MemoryState
 
 FORMAT = 1
 WEIGHTS = Path(__file__).parent / "weights"
@@ -38,12 +39,7 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         elif path.name == LAST and path.parent.is_dir():
             usual = f"; {path.parent} is not the folder of a run, or nothing was saved there yet"
         raise FileNotFoundError(f"{path}: no such file{usual}")
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            note = (file.metadata() or {}).get("kanerva")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise ValueError(f"{path}: not a readable safetensors file, cut short or damaged ({error})") from None
+    tensors, note = read(path)
     if note is None:
         raise ValueError(f"{path}: a safetensors file, but not one that kanerva wrote")
     try:
@@ -59,6 +55,28 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if about.get("crc32") != crc32(tensors):
         raise ValueError(f"{path}: damaged: its numbers are not those that were written")
     return tensors, about
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], str | None]:
+    """The tensors of any safetensors file, and what kanerva has noted in it, if anything."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            note = (file.metadata() or {}).get("kanerva")
+            return {name: file.get_tensor(name) for name in file.keys()}, note  # noqa: SIM118 (it is no dict)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: not a readable safetensors file, cut short or damaged ({error})") from None
+
+
+def load_state(path: str | Path) -> MemoryState:
+    """Read a memory, or many, from a safetensors file of R and U: save_file(state._asdict(), path) wrote it."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    tensors, note = read(path)
+    if not {"R", "U"} <= set(tensors):
+        usual = "; this is a checkpoint of a model" if note is not None else ""
+        raise ValueError(f"{path}: expected the R and U of a memory, got {', '.join(sorted(tensors)[:5])}{usual}")
+    return MemoryState(tensors["R"], tensors["U"])
 
 
 def find(path: str | Path) -> Path:
