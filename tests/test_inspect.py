@@ -1,4 +1,4 @@
-"""The command `kanerva inspect`: what a saved memory holds, on a sheet, and what it says of a file that is wrong."""
+"""The command `kanerva inspect`: what a saved memory holds, on a sheet, and what it says of a wrong file."""
 
 import json
 import math
