@@ -47,14 +47,23 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "--help")
-    assert all(word in text for word in ("train", "evaluate", "experiment", "report", "info", "data"))
+    assert all(word in text for word in ("train", "evaluate", "experiment", "report", "inspect", "info", "data"))
     assert said(capsys) == text
     assert kanerva.__version__ in said(capsys, "--version")
 
 
 @pytest.mark.parametrize(
     "command",
-    [["train"], ["train", "demo"], ["train", "omniglot"], ["evaluate"], ["report"], ["info"], ["data"]],
+    [
+        ["train"],
+        ["train", "demo"],
+        ["train", "omniglot"],
+        ["evaluate"],
+        ["report"],
+        ["inspect"],
+        ["info"],
+        ["data"],
+    ],
     ids=" ".join,
 )
 def test_every_flag_is_explained(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +94,7 @@ def test_every_field_has_its_help(kind: type) -> None:
     [
         (
             ["trian"],
-            "command: expected one of train, evaluate, experiment, report, info, data, got 'trian'; "
+            "command: expected one of train, evaluate, experiment, report, inspect, info, data, got 'trian'; "
             "did you mean 'train'?",
         ),
         (
@@ -226,7 +235,7 @@ def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["capacity", "denoising", "sampling", "basins", "order", "fixed-points"]
+    names = ["capacity", "denoising", "sampling", "basins", "order", "fixed-points", "inside"]
     text = said(capsys, "experiment")
     assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == names
     assert said(capsys, "experiment", "--help") == text

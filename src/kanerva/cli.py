@@ -11,7 +11,10 @@ from typing import Annotated, Any
 
 import torch
 import tyro
+from jaxtyping import Float, UInt8
 from PIL import Image
+from torch import Tensor
+from torch.nn.functional import pad
 
 from . import __version__, experiments, storage
 from .config import PRESETS, DataConfig, RunConfig, with_model
@@ -19,7 +22,11 @@ from .data import ClassImages, nearest
 from .distributed import choose
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir
-from .models import MODELS
+from .linalg import broadcast
+from .memory import MemoryState, frame
+from .models import DKM, MODELS, load
+from .progress import bar
+from .recall.reader import check_memory
 from .subject import find
 from .train import train
 
@@ -161,11 +168,53 @@ class Report:
         print(report.write(self.place, self.out, self.experiments))
 
 
+@dataclass(frozen=True)
+class Inspect:
+    """Look into a saved memory: find the images that it holds, without a cue, and put them on a sheet."""
+
+    state: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="STATE")]
+    """A safetensors file with the R and U of a memory."""
+    checkpoint: str = "omniglot"
+    """The model that wrote it: a checkpoint, the folder of a run, or a pretrained model (omniglot)."""
+    number: int = 0
+    """Which memory, where the file has many."""
+    out: Path | None = None
+    """The sheet, a PNG file; otherwise beside STATE."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, …"""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+    def run(self) -> None:
+        model, state = load(self.checkpoint), storage.load_state(self.state)
+        if not isinstance(model, DKM):
+            raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
+        check_memory(model, state)
+        R, U = (part.reshape(-1, *part.shape[-2:]) for part in broadcast(state))
+        if not 0 <= self.number < len(R):
+            raise ValueError(f"number: expected 0 to {len(R) - 1}, as {self.state} has them, got {self.number}")
+        device = choose(self.device)
+        about, x = inside(model.to(device), MemoryState(R[self.number], U[self.number]).to(device))
+        about = {"file": str(self.state), "memory": f"number {self.number} of {len(R)}", **about}
+        if len(x):
+            end = f"-{self.number}.png" if len(R) > 1 else ".png"
+            path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
+            tiles(in_rows(x, model.config.binary), path)
+            about["sheet"] = str(path)
+        if self.json:
+            print(json.dumps(about, indent=1))
+        else:
+            found = about["images"].items()
+            images = {number: f"{often(one['written'])}, cost {one['cost']} nats" for number, one in found}
+            print(lines({**about, "images": images}))
+
+
 COMMANDS = {
     "train": Train,
     "evaluate": Evaluate,
     "experiment": Experiment,
     "report": Report,
+    "inspect": Inspect,
     "info": Info,
     "data": Data,
 }
@@ -305,10 +354,59 @@ def lines(about: dict[str, Any], indent: str = "") -> str:
     return "\n".join(rows)
 
 
+def inside(model: DKM, state: MemoryState) -> tuple[dict[str, Any], Float[Tensor, "n c h w"]]:
+    """What a memory says of itself, and the images that are found in it."""
+    with torch.no_grad():
+        known = frame(state, model.R0, model.prior_var, model.noise_var)
+        total, done = int(known.distinct), 0
+        with bar("inspect", total) as advance:
+
+            def callback(found: int, _: int) -> None:
+                nonlocal done
+                advance(found - done)
+                done = found
+
+            found = model.contents(state, callback)
+        times = model.contains(state, found.x).tolist() if len(found.x) else []
+    full = total >= min(state.R.shape)
+    about = {
+        "rows": model.config.rows,
+        "code size": model.config.code,
+        "writes told apart": int(known.rank),
+        "different images": total,
+        "full": "yes: it may hold more images than it can tell apart, and then none are found" if full else "no",
+        "found": len(found.x),
+        "images": {
+            str(i + 1): {"written": count if count > 0 else None, "cost": float(f"{cost:.2g}")}
+            for i, (count, cost) in enumerate(zip(times, found.cost.tolist(), strict=True))
+        },
+    }
+    return about, found.x
+
+
+def often(written: int | None) -> str:
+    """How often an image was written; None of one that is not exact."""
+    if written is None:
+        return "near to one that was written, but for a few pixels"
+    return "written once" if written == 1 else f"written {written} times"
+
+
 def sheet(images: ClassImages, path: Path) -> None:
     """Write a PNG of eight images each of twelve classes."""
     index = images.start[:12, None] + torch.arange(8) % images.count[:12, None]
-    x = images.pixels[index] * (255 if images.binary else 1)
+    tiles(images.pixels[index] * (255 if images.binary else 1), path)
+
+
+def in_rows(x: Float[Tensor, "n c h w"], binary: bool, columns: int = 8) -> UInt8[Tensor, "rows columns c H W"]:
+    """Images of a model three times as large, eight in a row, with a line around each; ink is black on white."""
+    levels = (255 * (1 - x) if binary else (x + 1) * 127.5).round().clamp(0, 255).to("cpu", torch.uint8)
+    levels = levels.repeat_interleave(3, -2).repeat_interleave(3, -1)
+    blank = levels.new_full((-len(x) % columns, *levels.shape[1:]), 255)
+    return pad(torch.cat([levels, blank]), (1, 1, 1, 1), value=192).unflatten(0, (-1, columns))
+
+
+def tiles(x: UInt8[Tensor, "rows columns c h w"], path: Path) -> None:
+    """Write a PNG of images in rows and columns."""
     rows, columns, channels, height, width = x.shape
     x = x.permute(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels)
     with atomic_write(path) as file:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from .files import atomic_write
+from .memory import MemoryState
 
 FORMAT = 2
 WEIGHTS = Path(__file__).parent / "weights"
@@ -45,14 +46,7 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file{_hint(path)}")
-    data = path.read_bytes()
-    try:
-        tensors = safetensors.torch.load(data)
-        # the library checks the header before it gives a tensor, but gives no metadata of bytes
-        metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
-    # KeyError, RuntimeError: a dtype or a shape that safetensors knows and this PyTorch does not
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise ValueError(f"{path}: not a readable safetensors file, cut short or damaged ({error})") from None
+    tensors, metadata = read(path)
     if "kanerva" not in metadata:
         raise ValueError(f"{path}: a safetensors file, but not one that kanerva wrote")
     note = metadata["kanerva"]
@@ -92,6 +86,30 @@ def _description(note: str, path: Path) -> dict[str, Any]:
     if not isinstance(about, dict):
         raise ValueError(f"{path}: its description is damaged")
     return about
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of any safetensors file, and its metadata."""
+    data = path.read_bytes()
+    try:
+        tensors = safetensors.torch.load(data)
+        # the library checks the header before it gives a tensor, but gives no metadata of bytes
+        return tensors, json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
+    # KeyError, RuntimeError: a dtype or a shape that safetensors knows and this PyTorch does not
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path}: not a readable safetensors file, cut short or damaged ({error})") from None
+
+
+def load_state(path: str | Path) -> MemoryState:
+    """Read a memory, or many, from a safetensors file of R and U: save_file(state._asdict(), path) wrote it."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file")
+    tensors, metadata = read(path)
+    if not {"R", "U"} <= set(tensors):
+        usual = "; this is a checkpoint of a model" if "kanerva" in metadata else ""
+        raise ValueError(f"{path}: expected the R and U of a memory, got {', '.join(sorted(tensors)[:5])}{usual}")
+    return MemoryState(tensors["R"], tensors["U"])
 
 
 def find(path: str | Path) -> Path:

@@ -195,7 +195,7 @@ def contents(model: "DKM", state: MemoryState, callback: Callable[[int, int], No
         frames = Frames.of(model, MemoryState(*(part.clone()[None] for part in state)))
         search = Search(frames)
         total = int(frames.exact.distinct)
-        for _ in search.run(search.fresh(STARTS)):
+        for _ in search.run(search.fresh(STARTS), BUDGET):
             if callback is not None:
                 callback(len(search.boxes[0].found), total)
     found = search.boxes[0].found
@@ -357,7 +357,7 @@ class Search:
         return unit(noise @ self.boxes[number].left).to(codes) @ codes
 
     def run(
-        self, z: Float[Tensor, "B N C"], budget: int = BUDGET, pull: Float[Tensor, "B N c h w"] | None = None
+        self, z: Float[Tensor, "B N C"], budget: int, pull: Float[Tensor, "B N c h w"] | None = None
     ) -> Iterator[None]:
         """Search from z, a round at a time, until all is found or the budget spent; `given_up` ends a memory's.
 
