@@ -254,7 +254,7 @@ def test_double_precision_works_from_end_to_end(model: Model) -> None:
         (lambda x: x.tolist(), TypeError, r"x: expected a tensor of shape \(\*b, .*\), got list"),
         (lambda x: None, TypeError, r"x: expected a tensor of shape \(\*b, .*\), got NoneType"),
         (lambda x: x[..., :-1], ValueError, r"x: expected images of shape \(\*b, .*\), got \(2, 4, "),
-        (lambda x: x[0, 0, 0], ValueError, r"x: expected images of shape \(\*b, .*\), got "),
+        (lambda x: x[0, 0], ValueError, r"x: expected images of shape \(\*b, [TQ], .*\), got "),
         (lambda x: x.double(), TypeError, "x: expected torch.float32 on cpu like the model, got torch.float64"),
         (lambda x: x * torch.nan, ValueError, "x: expected pixels on .* likelihood, got nan to nan"),
         (lambda x: x + 2, ValueError, "x: expected pixels on .* likelihood, got "),
@@ -286,12 +286,17 @@ def test_other_nonsense_is_refused(model: Model) -> None:
             call(None, what)
         with pytest.raises(TypeError, match=r"state.*expected torch\.float32"):
             call(type(state)(*(part.double() for part in state)), what)
+        last = [part[..., :-1] if part.shape[-1] else part.new_empty(1) for part in state]
+        with pytest.raises(ValueError, match=r"state\.\w+: expected shape \(\*b, "):
+            call(type(state)(*last), what)
     with pytest.raises(TypeError, match=r"state: expected .*, got Tensor"):
         model.write(x, x)
     with pytest.raises(ValueError, match="n: expected a whole number of at least 1, got 0"):
         model.sample(state, 0)
     with pytest.raises(ValueError, match=r"batch axes: expected shapes that broadcast, got \(2,\) of state"):
         model.recall(state, images(model, 3, 4))
+    energy = model.energy_at(state, x[0])
+    assert energy is None or energy.shape == (2, 4)
 
 
 def test_an_unknown_model_or_field_is_refused() -> None:

@@ -154,3 +154,12 @@ def test_it_is_trained_and_its_bounds_are_reported(tmp_path: Path, capsys: pytes
         f"{found['extra'][name]['mean']:.2f} ± {found['extra'][name]['stderr']:.2f} nats per image, {name}" in text
     )
     assert f"+ KL(z) {found['kl_weights']:.2f}" in text
+
+
+def test_a_run_is_not_resumed_with_another_kind_of_model(tmp_path: Path) -> None:
+    """In either direction: neither kind has all fields of the other."""
+    config = tiny(tmp_path, steps=1)
+    for name, other in (("vae", "dkm"), ("dkm", "vae")):
+        kanerva.train(with_model(config, name), tmp_path / name)
+        with pytest.raises(ValueError, match=rf"another config: model\.kind = {other} \(was {name}\)"):
+            kanerva.train(with_model(config, other), tmp_path / name, resume=True)

@@ -56,14 +56,14 @@ class Mean(Model):
         new = Sum(x.sum(-4), x.new_full(x.shape[:-4], x.shape[-4]))
         if state is None:
             return new
-        self.check_state(state, Sum)
+        self.check_state(state, Sum, total=self.config.image)
         return Sum(*(a + b for a, b in zip(state, new, strict=True)))
 
     def recall(
         self, state: Sum, x: Float[Tensor, "*b Q c h w"], steps: int = 15, method: str | None = None, **options: Any
     ) -> Recall:
         self.check_recall(x, steps, method, options)
-        self.check_state(state, Sum)
+        self.check_state(state, Sum, total=self.config.image)
         checks.broadcastable({"state": state.count.shape, "x": x.shape[:-4]})
         mode = self.likelihood(state, x.shape[-4]).mode()
         return Recall(mode.expand(steps, *mode.shape))
@@ -78,7 +78,7 @@ class Mean(Model):
         **options: Any,
     ) -> Recall:
         self.check_sample(n, steps, method, options)
-        self.check_state(state, Sum)
+        self.check_state(state, Sum, total=self.config.image)
         drawn = self.likelihood(state, n).sample(generator)
         return Recall(drawn.expand(steps, *drawn.shape))
 

@@ -136,7 +136,8 @@ def fits(config: RunConfig, saved: RunConfig, where: Path) -> None:
         train=replace(saved.train, **{name: getattr(config.train, name) for name in FREE}),
     )
     now, then = flat(to_dict(config)), flat(to_dict(freed))
-    differ = [f"{name} = {now[name]} (was {then[name]})" for name in now if now[name] != then[name]]
+    shared = [name for name in now if name in then]  # two kinds of model do not share all fields
+    differ = [f"{name} = {now[name]} (was {then[name]})" for name in shared if now[name] != then[name]]
     if differ:
         raise ValueError(
             f"{where}: the run was started with another config: {', '.join(differ)}; go on with the old values, "

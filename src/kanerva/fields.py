@@ -52,7 +52,8 @@ def _value(kind: Any, value: Any, where: str) -> Any:
             return value
         return from_dict(kind, value, where)  # type: ignore[arg-type]
     origin, options = typing.get_origin(kind), typing.get_args(kind)
-    wanted = f"{where}: expected {kind}, got {brief(value)}"
+    name = kind if options else getattr(kind, "__name__", kind)
+    wanted = f"{where}: expected {name}, got {brief(value)}"
     if origin is tuple:
         whole = isinstance(value, (list, tuple)) and all(isinstance(v, int) and _sound(v) for v in value)
         if not whole or (Ellipsis not in options and len(value) != len(options)):

@@ -23,7 +23,7 @@ from .distributed import World
 from .evaluate import Score, evaluate
 from .log import Log
 from .models import MODELS, BaseConfig
-from .models.base import Preparation
+from .models.base import Model, Preparation
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
 
 
@@ -45,6 +45,8 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
             f"model: expected one to train, got {kind}, which has nothing to learn; it is used as it is, as in "
             f"kanerva evaluate {kind}"
         )
+    if c.bound == "B" and MODELS[kind].online is Model.online:
+        raise ValueError(f"bound: expected L for {kind}, which has no one-pass bound B")
     if c.batch % world.size:
         raise ValueError(f"batch: expected a multiple of the {world.size} processes, got {c.batch}")
     images, test = config.data.load(world.device)

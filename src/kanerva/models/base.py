@@ -236,12 +236,25 @@ class Model(nn.Module):
         for option in options:
             raise TypeError(f"{option}: expected no option, which sample of {self.config.kind} does not have")
 
-    def check_state(self, state: Any, kind: type) -> None:
-        """Check that a memory is of the kind that `write` makes, in the model's dtype and on its device."""
+    def check_state(self, state: Any, kind: type, **shapes: tuple[int | str, ...]) -> None:
+        """Check that a memory is of the kind that `write` makes, in the model's dtype and on its device.
+
+        `shapes` has the last axes of its parts, by name: a size, or a letter where any will do.
+        """
         if not isinstance(state, kind):
             raise TypeError(f"state: expected the {kind.__name__} that write makes, got {type(state).__name__}")
         for name, x in state._asdict().items():  # type: ignore[attr-defined]
+            if not isinstance(x, Tensor):
+                raise TypeError(f"state.{name}: expected a tensor, got {type(x).__name__}")
             checks.same_kind(f"state.{name}", x, self.like)
+        for name, axes in shapes.items():
+            came = tuple(getattr(state, name).shape)
+            last = came[len(came) - len(axes) :] if len(came) >= len(axes) else None
+            if last is None or any(a != b for a, b in zip(axes, last, strict=True) if isinstance(a, int)):
+                raise ValueError(
+                    f"state.{name}: expected shape (*b, {', '.join(map(str, axes))}), got {came}; usual cause: a "
+                    f"memory that another model has written"
+                )
 
     def dequantise(
         self, x: Float[Tensor, "*b c h w"], generator: torch.Generator | None = None

@@ -84,6 +84,7 @@ class DKM(CodecModel):
 
     def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
         """Write an episode, read it back with sampled weights, and return the terms of L_T and L_AE [alg. 1]."""
+        self.check_images(x, "T")
         z = self.encode(x)
         state, _, log_det, inverse = kernels.write_and_invert(
             self.prior(tuple(x.shape[:-4])), z, self.noise_var, *self._how()
@@ -100,6 +101,7 @@ class DKM(CodecModel):
 
         Weights are those found while writing, and KL(M) is KL(M_t ‖ M_{t−1}) + KL(M_{t−1} ‖ prior) [eq. B_def].
         """
+        self.check_images(x, "T")
         z, T = self.encode(x), x.shape[-4]
         prior = state = self.prior(tuple(x.shape[:-4]))
         w, done, bounds = z.new_zeros(*z.shape[:-2], 0, self.config.rows), 0, []
@@ -195,7 +197,9 @@ class DKM(CodecModel):
 
     def energy_at(self, state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q"]:
         """The energy of images with their own addresses."""
+        self.check_images(x, "Q")
         at = Reader.of(self, state)
+        x = at.cues(x)
         w = at.address(x)
         return at.energy(at.decode(w), x, w)
 

@@ -7,6 +7,7 @@ how similarities are separated, are choices (Millidge et al., Universal Hopfield
 every pattern, as `nearest` does. With the L2 similarity, and max in place of softmax, it *is* `nearest`.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -137,7 +138,7 @@ class Hopfield(Model):
         new = self.pattern(x if self.codec is not None else rounded(x, self.config.binary))
         if state is None:
             return Patterns(new)
-        self.check_state(state, Patterns)
+        self.check_state(state, Patterns, v=("N", self.size))
         return Patterns(joined(state.v, new))
 
     def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
@@ -161,7 +162,7 @@ class Hopfield(Model):
         (…, height, width) that fits x.
         """
         self.check_recall(x, steps, method, options)
-        self.check_state(state, Patterns)
+        self.check_state(state, Patterns, v=("N", self.size))
         checks.broadcastable({"state": state.v.shape[:-2], "x": x.shape[:-4]})
         cue = self.pattern(x)
         mask = torch.ones_like(cue) if options.get("mask") is None else trusted(options["mask"], x)
@@ -178,7 +179,7 @@ class Hopfield(Model):
     ) -> Recall:
         """Stored patterns at random, with replacement, then the steps of recall from there."""
         self.check_sample(n, steps, method, options)
-        self.check_state(state, Patterns)
+        self.check_state(state, Patterns, v=("N", self.size))
         start = draw(filled(state.v), n, generator)
         return self.trajectory(start, state.v, torch.ones_like(start), steps)
 
@@ -248,7 +249,8 @@ class Hopfield(Model):
     def energy_at(self, state: Patterns, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q"] | None:
         """The energy of images, or of their codes, as they are."""
         self.check_images(x, "Q")
-        self.check_state(state, Patterns)
+        self.check_state(state, Patterns, v=("N", self.size))
+        checks.broadcastable({"state": state.v.shape[:-2], "x": x.shape[:-4]})
         v = self.pattern(x)
         every = torch.ones_like(v)
         return self.energy(v, self.similar(v, filled(state.v), every), every)
@@ -260,6 +262,11 @@ class Hopfield(Model):
     def options(self, method: str) -> tuple[str, ...]:
         """Which pixels of a cue to trust; a code has no pixels."""
         return () if self.config.code else ("mask",)
+
+    @property
+    def size(self) -> int:
+        """D, the numbers in a pattern."""
+        return self.config.code or math.prod(self.config.image)
 
     def pattern(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b D"]:
         """What stands for an image: its pixels, or its code."""

@@ -68,7 +68,7 @@ class Nearest(Model):
         new = rounded(x, self.config.binary)
         if state is None:
             return Stored(new)
-        self.check_state(state, Stored)
+        self.check_state(state, Stored, images=("N", *self.config.image))
         return Stored(joined(state.images.flatten(-3), new.flatten(-3)).unflatten(-1, self.config.image))
 
     def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
@@ -88,7 +88,7 @@ class Nearest(Model):
         Option mask: which pixels to trust (1) or not (0), of any shape (…, height, width) that fits x.
         """
         self.check_recall(x, steps, method, options)
-        self.check_state(state, Stored)
+        self.check_state(state, Stored, images=("N", *self.config.image))
         stored = filled(state.images.flatten(-3))
         checks.broadcastable({"state": stored.shape[:-2], "x": x.shape[:-4]})
         nearest = squares(x.flatten(-3), stored, trusted(options.get("mask"), x)).argmin(-1)
@@ -105,7 +105,7 @@ class Nearest(Model):
     ) -> Recall:
         """Stored images at random, with replacement, the same at every step."""
         self.check_sample(n, steps, method, options)
-        self.check_state(state, Stored)
+        self.check_state(state, Stored, images=("N", *self.config.image))
         return self._still(draw(filled(state.images.flatten(-3)), n, generator), steps)
 
     def kept(self, length: int) -> int:

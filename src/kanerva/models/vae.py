@@ -105,7 +105,7 @@ class VAE(CodecModel):
         self.check_images(x, "T")
         batch = tuple(x.shape[:-4])
         if state is not None:
-            self.check_state(state, Nothing)
+            self.check_state(state, Nothing, nothing=(0,))
             batch = self.batch(state, batch)
         return Nothing(x.new_empty(*batch, 0))
 
@@ -119,7 +119,7 @@ class VAE(CodecModel):
     ) -> Recall:
         """x ← mode p(x | z = mean of q(z | x)), iterated."""
         self.check_recall(x, steps, method, options)
-        self.check_state(state, Nothing)
+        self.check_state(state, Nothing, nothing=(0,))
         x = x.expand(*self.batch(state, tuple(x.shape[:-4])), *x.shape[-4:])
         return Recall(torch.stack(self.again(x, steps)))
 
@@ -134,7 +134,7 @@ class VAE(CodecModel):
     ) -> Recall:
         """Draw images: the first step decodes z ~ N(0, I), the others are recall."""
         self.check_sample(n, steps, method, options)
-        self.check_state(state, Nothing)
+        self.check_state(state, Nothing, nothing=(0,))
         z = normal(state.nothing.new_empty(*state.nothing.shape[:-1], n, self.config.code), generator)
         first = self.decode(z).mode()
         return Recall(torch.stack([first, *self.again(first, steps - 1)]))

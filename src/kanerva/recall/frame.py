@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 # An image was written if its code is this near to the span of all that was, relative to its length. Stored images:
 # at most 7e-6 with fewer codes than rows, 3e-4 with as many. One pixel of a stored image changed: at least 0.05.
 EXACT = 2e-3
+# In a full memory, which may hold one code more, it must be nearer: stored images are at most 3e-4 away, one of 33 in
+# 32 rows was seen at 1.9e-3.
+EXACT_FULL = 6e-4
 # An image this near is a stored one but for a few pixels, where repairing does not make it exact. Nothing false was
 # seen below 0.2.
 NEAR = 0.12
@@ -124,9 +127,10 @@ def count(frames: Frames, z: Float[Tensor, "B Q C"]) -> Int64[Tensor, "B Q"]:
     """`contains` for codes."""
     u, outside = fit(z, frames.codes, frames.back)
     times = (1 / u.square().sum(-1).clamp(min=1e-6)).round().long().clamp(min=1)
-    there = outside < EXACT
+    full = frames.full()[:, None]
+    there = outside < torch.where(full, EXACT_FULL, EXACT)
     blind = frames.lost() | (frames.exact.distinct >= z.shape[-1])  # a span of the whole space holds every code
-    unknown = blind[:, None] | (frames.full()[:, None] & ~there.any(-1, keepdim=True))
+    unknown = blind[:, None] | (full & ~there.any(-1, keepdim=True))
     return torch.where(unknown, -1, torch.where(there, times, 0))
 
 
