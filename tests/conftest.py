@@ -61,5 +61,6 @@ def no_shape_checks() -> Iterator[None]:
 def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let recall by descent search for a few steps only, where what is tested is what comes after it."""
     monkeypatch.setattr("kanerva.recall.search.STEPS", (5, 5, 10))
-    for name in ("BUDGET", "RECALL", "TRIAL"):
+    monkeypatch.setattr("kanerva.recall.frame.TRIAL", 0)
+    for name in ("BUDGET", "RECALL"):
         monkeypatch.setattr(f"kanerva.recall.frame.{name}", 1_000)

@@ -117,6 +117,29 @@ def test_frame_of_codes_that_were_written_again(times: list[int], seed: int) -> 
     close(u @ frame.weights, torch.stack([w[which == i].mean(0) for i in range(len(times))]), EXACT)
 
 
+def test_frame_of_codes_that_were_written_again_and_again() -> None:
+    """By an ordinary write, where weights of copies are ever more alike: the faint stays apart from the rest."""
+    times = torch.tensor([2, 3, 3, 4, 5, 1])
+    R0, z = 0.3 * normal(24, 60), normal(6, 60, seed=1)
+    again = z.repeat_interleave(times, 0)[normal(18).argsort()]
+    state, w = memory.write(memory.prior(R0, PRIOR_VAR), again, NOISE_VAR)
+    faint = torch.linalg.svdvals(w)
+    assert float(faint[-1]) < 1e-4 * float(faint[0])
+    frame = look(state, R0)
+    close(frame.weights.mT @ frame.weights, w.mT @ w, 1e-12)
+    u = z @ torch.linalg.pinv(frame.codes, rtol=1e-7)
+    close(1 / u.square().sum(-1), times.double(), 1e-6)
+
+
+def test_frame_keeps_codes_whose_weights_are_nearly_the_same() -> None:
+    """A holds the square of the difference and loses it, B does not."""
+    R0, w, z = normal(20, 33, 50), normal(20, 2, 33, seed=1), normal(20, 2, 50, seed=2)
+    w[:, 1] = w[:, 0] + 1e-9 * w[:, 1]
+    frame = look(memory.condition(memory.prior(R0, PRIOR_VAR), w, z, NOISE_VAR), R0)
+    assert frame.rank.tolist() == frame.distinct.tolist() == [2] * 20
+    close(frame.weights.mT @ frame.codes, w.mT @ z, 1e-12)
+
+
 @given(sizes(), st.integers(0, 32))
 def test_frame_holds_nothing_that_was_forgotten(of: Sizes, n: int) -> None:
     """Rounding may leave a trace of a weight, but of no code; the others are where they would be."""

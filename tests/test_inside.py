@@ -15,6 +15,7 @@ import kanerva
 from cases import normal
 from kanerva import DKM, MemoryState, memory
 from kanerva.data import corruption
+from kanerva.experiments.base import distinct
 from kanerva.recall import frame
 from mirror import PIXELS, SHAPE, bits, mirror
 from recalling import COLOUR, generator, images, model
@@ -446,6 +447,19 @@ def test_the_shipped_model_looks_into_memories_of_glyphs() -> None:
     glyphs = kanerva.data.load("glyphs", "test")
     x = kanerva.data.episodes(glyphs, 1, 7, generator=generator())[0]
     judge(x[:6], x[6:], exact=True)
+
+
+def test_the_shipped_model_counts_and_forgets_in_crowded_memories() -> None:
+    """24 glyphs, some of them written again, in 32 rows; then without those, and with as many others as fit."""
+    m, glyphs = kanerva.load("omniglot").requires_grad_(False), kanerva.data.load("glyphs", "test")
+    x = distinct(glyphs, 8, 32, generator())
+    times = torch.tensor([3, 2, 4, *[1] * 21])
+    state = m.write(x[:, :24].repeat_interleave(times, 1))
+    assert m.contains(state, x).equal(torch.cat([times, torch.zeros(8, dtype=torch.long)]).expand(8, 32))
+    state = m.forget(state, x[:, :3])
+    assert m.contains(state, x).equal(torch.tensor([*[0] * 3, *[1] * 21, *[0] * 8]).expand(8, 32))
+    state = m.forget(m.write(x[:, 24:], state), x[:, 10:12])
+    assert m.contains(state, x).equal(torch.tensor([*[0] * 3, *[1] * 7, 0, 0, *[1] * 20]).expand(8, 32))
 
 
 @real

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from ..models.dkm import DKM
 
 # An image was written if its code is this near to the span of all that was, relative to its length. Stored images:
-# at most 7e-6 with fewer codes than rows, 3e-4 with as many. One pixel of a stored image changed: at least 0.05.
-EXACT = 2e-3
-# In a full memory, which may hold one code more, it must be nearer: stored images are at most 3e-4 away, one of 33 in
-# 32 rows was seen at 1.9e-3.
+# at most 7e-6 with fewer codes than rows, 3e-4 with as many, 4e-3 after others were forgotten. One pixel of a
+# stored image changed: at least 0.035.
+EXACT = 1e-2
+# In a full memory, which may hold one code more, it must be nearer: one of 33 in 32 rows was seen at 1.9e-3.
 EXACT_FULL = 6e-4
 # An image this near is a stored one but for a few pixels, where repairing does not make it exact. Nothing false was
 # seen below 0.2.
