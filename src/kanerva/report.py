@@ -19,12 +19,12 @@ import torch
 from PIL import Image
 
 from . import __version__, experiments, storage
-from .data import nearest
 from .experiments import EXPERIMENTS, plots
 from .experiments.base import Experiment
 from .experiments.tables import Table, is_number, plus_minus, show
 from .files import atomic_write
 from .models import MODELS
+from .spelling import nearest
 
 WIDEST = 2200
 """Pixels of a figure, eleven inches as experiments draw; the page shows fewer, and fine screens all."""

@@ -111,6 +111,7 @@ class Basins(Experiment):
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # a slice takes three images
         checks.fields(self, episodes=1, length=3, levels=0, loads=1, level=0, queries=1, steps=1, grid=2)
 
