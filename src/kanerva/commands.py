@@ -1,12 +1,14 @@
 """The commands of `kanerva`: they parse, call and print, and decide nothing."""
 
+import contextlib
 import dataclasses
+import io
+import itertools
 import json
 import platform
 import re
 import typing
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -232,7 +234,9 @@ def pop(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
 
 def pop_folder(arguments: list[str]) -> tuple[list[str], Path | None]:
     """Take --resume RUN out of the arguments; --resume without a folder stays, and means that of --out."""
-    bare = any(word == "--resume" and after.startswith("-") for word, after in pairwise([*arguments, "-"]))
+    bare = any(
+        word == "--resume" and after.startswith("-") for word, after in itertools.pairwise([*arguments, "-"])
+    )
     if bare:
         return arguments, None
     arguments, folder = pop(arguments, "--resume")
@@ -247,9 +251,23 @@ def read(kind: type[Any], prog: str, arguments: list[str], default: Any = None, 
             name = found[1].replace("_", "-")
             if name not in own and name not in ("h", "help"):
                 close = spelling.flag(name, own)
-                raise ValueError(f"{word.split('=')[0]}: no such flag{close}; {prog} --help lists them")
+                raise ValueError(f"{word.split('=')[0]}: no such flag{close or ';'} {prog} --help lists them")
     given = {} if default is None else {"default": default}
-    return tyro.cli(kind, prog=prog, args=arguments, description=about, **given)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, prog=prog, args=arguments, description=about, **given)
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise ValueError(f"{unboxed(said.getvalue())}; see {prog} --help") from None
+
+
+def unboxed(text: str) -> str:
+    """The first paragraph of an error in a box, in one line, without what it says of the class that was parsed."""
+    lines = [line.strip("│ ") for line in text.strip().splitlines()[1:]]
+    body = itertools.takewhile(lambda line: not line.startswith(("─", "╰")), lines)
+    return re.sub(r"^Error parsing [\w.]+: ", "", " ".join(body)) or text.strip()
 
 
 def flags(kind: Any) -> list[str]:

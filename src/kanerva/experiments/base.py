@@ -47,8 +47,8 @@ class Experiment:
     smoke: bool = False
     """A few seconds' worth of it, to see that it runs."""
     out: Path | None = None
-    """Where results go, NAME.json and figures beside it; otherwise to experiments/ in the first run's folder. Results
-    of --smoke go to smoke/ in that place."""
+    """Where results go, NAME.json and figures beside it; otherwise to experiments/ in the first run's folder.
+    Results of --smoke go to smoke/ in that place."""
     overwrite: bool = False
     """Replace results that were made with other models or settings."""
 
@@ -155,7 +155,7 @@ def keep(path: Path, planned: dict[str, Any]) -> None:
         then, now = made_with(found), made_with(plain.finite(planned))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise FileExistsError(
-            f"{path}: exists, and is no readable file of results; --overwrite replaces it, --out names another place"
+            f"{path}: is no readable file of results; --overwrite replaces it, --out names another place"
         ) from None
     differ = [
         f"{name} = {now.get(name)} (there: {then.get(name)})"
