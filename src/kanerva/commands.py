@@ -16,7 +16,7 @@ import torch
 import tyro
 from PIL import Image
 
-from . import __version__, experiments, plain, spelling, storage
+from . import __version__, checks, experiments, plain, spelling, storage
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
 from .distributed import choose
@@ -66,6 +66,10 @@ class Evaluate:
     """auto (a GPU if there is one), cpu, cuda, …"""
     json: bool = False
     """Print one JSON object and nothing else."""
+
+    def __post_init__(self) -> None:
+        checks.fields(self, length=1, images=1, **({} if self.classes is None else {"classes": 1}))
+        checks.seed(self.seed)
 
     def run(self) -> None:
         (who,) = find([self.checkpoint], choose(self.device), self.dataset, self.data_dir)
@@ -265,9 +269,11 @@ def read(kind: type[Any], prog: str, arguments: list[str], default: Any = None, 
 
 def unboxed(text: str) -> str:
     """The first paragraph of an error in a box, in one line, without what it says of the class that was parsed."""
-    lines = [line.strip("│ ") for line in text.strip().splitlines()[1:]]
-    body = itertools.takewhile(lambda line: not line.startswith(("─", "╰")), lines)
-    return re.sub(r"^Error parsing [\w.]+: ", "", " ".join(body)) or text.strip()
+    rows = [line.strip("│ ") for line in text.strip().splitlines()[1:]]  # the first is a title
+    parts = [
+        list(part) for words, part in itertools.groupby(rows, lambda row: bool(re.search(r"\w", row))) if words
+    ]
+    return re.sub(r"^Error parsing [\w.]+: ", "", " ".join(parts[0])) if parts else text.strip()
 
 
 def flags(kind: Any) -> list[str]:

@@ -36,6 +36,6 @@ def flag(name: str, flags: Iterable[str]) -> str:
     """`nearest` for flags, without their dashes; knows the names that other programs give them."""
     flags = list(flags)
     name = name.rsplit(".", 1)[-1]
-    alias = ALIASES.get(name)
-    found = alias if alias in flags else close(name, flags)
+    alias = ALIASES.get(name, name)
+    found = close(alias, flags) if alias == name else alias if alias in flags else None
     return f"; did you mean --{found}?" if found else ""

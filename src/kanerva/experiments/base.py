@@ -45,10 +45,10 @@ class Experiment:
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, …"""
     smoke: bool = False
-    """A few seconds' worth of it, to see that it runs."""
+    """A very small one, to see that it runs: seconds, or a minute where recall is by descent."""
     out: Path | None = None
-    """Where results go, NAME.json and figures beside it; otherwise to experiments/ in the first run's folder.
-    Results of --smoke go to smoke/ in that place."""
+    """Where results go, NAME.json and figures beside it; otherwise to experiments/ in the first run's folder,
+    or to experiments/smoke/."""
     overwrite: bool = False
     """Replace results that were made with other models or settings."""
 
@@ -127,18 +127,14 @@ class Experiment:
 
     def place(self) -> Path:
         """Where its results go."""
-        if self.out is not None and self.out.suffix == ".json":
-            return self.out
-        return self.folder() / ("smoke" if self.smoke else "") / f"{self.NAME}.json"
-
-    def folder(self) -> Path:
-        """Where results of experiments with its first model go."""
         if self.out is not None:
-            return self.out
+            return self.out if self.out.suffix == ".json" else self.out / f"{self.NAME}.json"
         place = self.checkpoint[0]
         if place in storage.shipped() or not Path(place).exists():
-            return Path("runs") / file_name(place) / "experiments"
-        return (Path(place) if Path(place).is_dir() else Path(place).parent) / "experiments"
+            folder = Path("runs") / file_name(place)
+        else:
+            folder = Path(place) if Path(place).is_dir() else Path(place).parent
+        return folder / "experiments" / ("smoke" if self.smoke else "") / f"{self.NAME}.json"
 
 
 def file_name(name: str) -> str:

@@ -104,8 +104,8 @@ class Basins(Experiment):
         "episodes": 2,
         "length": 5,
         "levels": (0.0, 0.2),
-        "loads": (3, 6),
-        "queries": 4,
+        "loads": (6,),
+        "queries": 2,
         "steps": 3,
         "grid": 9,
     }
