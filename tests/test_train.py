@@ -632,8 +632,6 @@ def test_an_interrupted_run_saves_and_ends_cleanly(number: int, tmp_path: Path) 
     while not metrics(tmp_path / "run"):
         time.sleep(0.1)
     process.send_signal(number)
-    if number == signal.SIGHUP:  # the shell and the system may both send one
-        process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert f"--resume {tmp_path / 'run'} goes on from here" in errors
@@ -649,6 +647,20 @@ def test_nohup_keeps_a_run_going() -> None:
             assert not stop()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_hangup_changes_nothing() -> None:
+    """When a terminal closes, the shell and the system may both send one."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, frame: heard.append(number))
+    try:
+        with interrupts() as stop:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGHUP)
+                assert stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert heard == []
 
 
 def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
