@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 import kanerva
-from kanerva import report
+from kanerva import report, streams
 from kanerva.evaluate import mean_image_nats
 from kanerva.experiments.capacity import Capacity
 from kanerva.experiments.denoising import Denoising
 from kanerva.experiments.sampling import Sampling
 
 FOLDER = Path("runs/demo")
-BOTH: dict[str, Any] = {"checkpoint": (str(FOLDER), "omniglot"), "dataset": "glyphs"}
+BOTH: dict[str, Any] = {"checkpoint": (str(FOLDER), "omniglot"), "dataset": "glyphs", "overwrite": True}
 # small enough for two minutes in all; `kanerva experiment NAME` has the paper's sizes
 EXPERIMENTS = (
     Capacity(**BOTH, lengths=(8, 16, 32, 64), classes=(2, 8), episodes=4),
@@ -38,6 +38,7 @@ def art(image: torch.Tensor) -> list[str]:
 
 
 def main() -> None:
+    streams.prepare()
     config = kanerva.PRESETS["demo"][1]
     last = FOLDER / "last.safetensors"
     began = time.perf_counter()

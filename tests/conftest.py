@@ -49,6 +49,12 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say nothing of progress, however slow the machine is: tests look at what is said."""
+    monkeypatch.setattr("kanerva.progress.FIRST", 1e6)
+
+
 @pytest.fixture(scope="module")
 def no_shape_checks() -> Iterator[None]:
     """Call the package as a user does, without the test-time shape checks."""

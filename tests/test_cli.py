@@ -1,9 +1,13 @@
 """The command line: what it prints, and what it says when something is wrong."""
 
 import ast
+import errno
 import inspect
+import io
 import json
 import math
+import re
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -13,11 +17,14 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
-from kanerva import MODELS, CodecConfig, DataConfig, TrainConfig
-from kanerva.cli import main
+from kanerva import MODELS, PRESETS, CodecConfig, DataConfig, TrainConfig
+from kanerva.cli import COMMANDS, main
+from kanerva.commands import KINDS, Experiment, Train, parse
+from kanerva.train import saved_config
 from small import patterns, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -50,6 +57,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(word in text for word in ("train", "evaluate", "experiment", "report", "inspect", "info", "data"))
     assert said(capsys) == text
     assert kanerva.__version__ in said(capsys, "--version")
+    for name, kind in {"train": Train, "experiment": Experiment, **KINDS}.items():
+        assert COMMANDS[name][0] == kind.__doc__
 
 
 @pytest.mark.parametrize(
@@ -101,9 +110,37 @@ def test_every_field_has_its_help(kind: type) -> None:
             ["train", "dmo"],
             "preset: expected one of demo, omniglot-paper, omniglot, omniglot-vae, got 'dmo'; did you mean 'demo'?",
         ),
-        (["train", "demo", "--stps", "3"], "--steps"),
-        (["train", "demo", "--steps", "many"], "--steps"),
+        (
+            ["train"],
+            "preset: expected one of demo, omniglot-paper, omniglot, omniglot-vae, or --resume RUN, got none",
+        ),
+        (["train", "--steps", "3"], "or --resume RUN, got --steps; see kanerva train --help"),
+        (["train", "--resume"], "or --resume RUN, got --resume; see kanerva train --help"),
+        (["train", "--resume", "nowhere"], "kanerva: nowhere: no such run; expected a run's folder"),
+        (["train", "--resume", "a", "--out", "b"], "--out: expected none beside --resume a"),
+        (
+            ["train", "demo", "--stps", "3"],
+            "kanerva: --stps: no such flag; did you mean --steps? kanerva train demo --help lists them",
+        ),
+        (["train", "demo", "--learning-rate=3"], "--learning-rate: no such flag; did you mean --lr? kanerva train"),
+        (["train", "demo", "--train.lr", "3"], "did you mean --lr? kanerva train demo --help"),
+        (["evaluate", "x", "--learning_rate", "3"], "--learning_rate: no such flag; kanerva evaluate --help lists"),
+        (["evaluate", "omniglot", "--batch-size", "3"], "--batch-size: no such flag; "),
+        (["evaluate", "--checkpoint", "x"], "--checkpoint: no such flag; kanerva evaluate --help lists them"),
+        (
+            ["train", "demo", "--steps", "many"],
+            "--steps: invalid literal for int() with base 10: 'many'; see kanerva",
+        ),
         (["train", "demo", "--norm", "batch"], "--norm"),
+        (
+            ["evaluate", "omniglot", "--seed", "-1"],
+            "seed: expected a whole number from 0 to",
+        ),
+        (
+            ["evaluate", "omniglot", "--seed", "1" * 23],
+            "kanerva: seed: expected a whole number from 0 to 4294967295, got 11111111111111111111111; see kanerva",
+        ),
+        (["evaluate", "omniglot", "--classes", "0"], "kanerva: classes: expected 1 or more, got 0; see kanerva"),
         (["evaluate", "nowhere.safetensors"], "kanerva: nowhere.safetensors: no such file"),
         (["evaluate", str(Path(__file__).parent)], "is not the folder of a run, or nothing was saved there yet"),
         (["train", "demo", "--steps", "0"], "expected 1 or more, got 0"),
@@ -113,7 +150,7 @@ def test_every_field_has_its_help(kind: type) -> None:
             ["experiment", "capcity"],
             "experiment: expected one of those below, got 'capcity'; did you mean 'capacity'?",
         ),
-        (["experiment", "order", "--sed", "1"], "--seed"),
+        (["experiment", "order", "--sed", "1"], "did you mean --seed? kanerva experiment order --help lists them"),
         (
             ["experiment", "order", "--checkpoint", "nowhere"],
             "kanerva: nowhere: no such file; models that come along",
@@ -125,9 +162,99 @@ def test_every_field_has_its_help(kind: type) -> None:
     ids=str,
 )
 def test_mistakes_are_answered(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = " ".join(refused(capsys, *arguments).replace("│", " ").split())
-    assert message in text
-    assert "Traceback" not in text
+    answer = refused(capsys, *arguments)
+    assert message in answer
+    assert "Traceback" not in answer
+    assert "tyro" not in answer
+    if arguments[0] != "experiment":  # which has a list to show
+        assert len(answer.splitlines()) == 1
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        ("kanerva.commands.find", ["evaluate", "omniglot"]),
+        ("kanerva.experiments.base.load", ["experiment", "capacity"]),
+        ("kanerva.report.page", ["report", "omniglot"]),
+        ("kanerva.config.DataConfig.load", ["data"]),
+        ("kanerva.commands.parse", ["train", "demo"]),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_ctrl_c_is_answered_in_one_line(
+    function: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(function, interrupt)
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert end.value.code == 130
+    assert capsys.readouterr().err == "kanerva: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError(), "out of memory (MemoryError); make smaller: --size"),
+        (
+            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried\nat frame 0"),
+            "out of memory ([enforce fail] DefaultCPUAllocator: can't allocate memory: you tried); make smaller: ",
+        ),
+        (
+            torch.OutOfMemoryError("CUDA out of memory."),
+            "out of memory (CUDA out of memory.); make smaller: --size",
+        ),
+        (RuntimeError("first\nsecond"), "first"),
+        (KeyError("x"), "KeyError: 'x'; this was not foreseen: KANERVA_TRACEBACK=1 shows where it happened"),
+        (Image.DecompressionBombError("too large"), "DecompressionBombError: too large; this was not foreseen"),
+    ],
+    ids=str,
+)
+def test_any_error_is_one_line(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(DataConfig, "load", fail)
+    answer = refused(capsys, "data")
+    assert answer.startswith(f"kanerva: {message}")
+    assert len(answer.splitlines()) == 1
+    monkeypatch.setenv("KANERVA_TRACEBACK", "1")
+    assert "Traceback" in refused(capsys, "data")
+
+
+@pytest.mark.parametrize(("number", "told"), [(errno.EPIPE, 1), (errno.ENOSPC, "kanerva: [Errno 28] full")])
+def test_what_cannot_be_printed_ends_in_order(
+    number: int, told: int | str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Gone(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(number, "full")
+
+    monkeypatch.setattr(sys, "stdout", Gone())
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == told
+    assert capsys.readouterr().err == ""
+
+
+def test_json_has_no_nan(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("kanerva.commands.mean_image_nats", lambda *_: math.nan)
+    text = said(capsys, "evaluate", str(run), "--images", "20", "--length", "5", "--json")
+    assert json.loads(text)["mean_image"] is None
+    monkeypatch.setattr("kanerva.commands.contents", lambda _: {"best": math.inf, "run": [{"x": -math.inf}]})
+    assert json.loads(said(capsys, "info", str(run), "--json")) == {"best": None, "run": [{"x": None}]}
+
+
+def test_a_score_is_printed_in_plain_characters(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data, "ascii"))
+    main(["evaluate", str(run), "--images", "20", "--length", "5"])
+    assert re.match(rb"\d+\.\d\d \+- \d+\.\d\d nats per image", data.getvalue())
 
 
 def test_train_then_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,6 +265,22 @@ def test_train_then_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     flags[flags.index("--steps") + 1] = "3"
     said(capsys, "train", "demo", *flags, "--resume")
     assert json.loads(said(capsys, "info", str(tmp_path / "run"), "--json"))["step"] == 3
+
+
+def test_resume_needs_no_other_flag(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The config is that of the run's folder; flags change what may change."""
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    assert parse("train", ["--resume", str(folder)]) == Train(saved_config(folder), folder, resume=True)
+    assert parse("train", [f"--resume={folder}"]) == parse("train", ["--resume", str(folder)])
+    assert parse("train", ["demo", "--resume", str(folder)]) == Train(PRESETS["demo"][1], folder, resume=True)
+    assert parse("train", ["demo", "--resume"]) == Train(PRESETS["demo"][1], Path("runs/demo"), resume=True)
+    said(capsys, "train", "--log-every", "1", "--resume", str(folder), "--steps", "8")
+    about = json.loads(said(capsys, "info", str(folder), "--json"))
+    assert about["step"] == 8
+    assert about["run"]["model"]["rows"] == 4
+    answer = refused(capsys, "train", "--resume", str(folder), "--rows", "5", "--lr", "0.5")
+    assert "started with another config: model.rows = 5 (was 4), train.lr = 0.5 (was 0.001)" in answer
 
 
 def test_a_write_that_cannot_be_had_leaves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,8 +367,6 @@ def test_info(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from PIL import Image
-
     flags = ["--dataset", str(patterns(tmp_path)), "--preview", str(tmp_path / "sheet.png")]
     about = json.loads(said(capsys, "data", *flags, "--json"))
     assert about["train"]["classes"] == 48

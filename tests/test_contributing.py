@@ -60,9 +60,9 @@ def test_a_new_model_goes_through_every_command(
     assert "nats per image" in capsys.readouterr().out
     for name in ("capacity", "denoising"):
         main(["experiment", name, "--checkpoint", str(run), "--smoke", "--device", "cpu"])
-        results = json.loads((run / "experiments" / f"{name}.json").read_text())
+        results = json.loads((run / "experiments" / "smoke" / f"{name}.json").read_text())
         assert results["models"][0]["kind"] == "mean"
-    main(["report", str(run)])
+    main(["report", str(run), "--experiments", str(run / "experiments" / "smoke")])
     page = (run / "report.html").read_text()
     assert Mean.TITLE in page
     assert "data:image" in page

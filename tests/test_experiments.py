@@ -45,7 +45,7 @@ def numbers(name: str, run: Path, out: Path, seed: int, monkeypatch: pytest.Monk
     """What an experiment finds, without its figures."""
     monkeypatch.setattr(plots, "draw", lambda results, path: [])
     work = experiments.find(name)(checkpoint=(str(run),), smoke=True, seed=seed, device="cpu", out=out)
-    return json.loads(work.main().read_text())["models"]  # type: ignore[no-any-return]
+    return json.loads(dataclasses.replace(work, overwrite=True).main().read_text())["models"]  # type: ignore[no-any-return]
 
 
 def untimed(value: Any) -> Any:
@@ -68,7 +68,7 @@ def test_smoke(
     run = request.getfixturevalue(kind)
     main(["experiment", name, "--smoke", "--checkpoint", str(run), "--device", "cpu"])
     said = capsys.readouterr().out.splitlines()
-    path = run / "experiments" / f"{name}.json"
+    path = run / "experiments" / "smoke" / f"{name}.json"
     assert str(path) in said
     assert {line for line in said if line.endswith(".png")} == set(map(str, experiments.figures(path)))
     results = json.loads(path.read_text())
@@ -82,9 +82,12 @@ def test_smoke(
     head, rows = known.table(model["result"]).text()
     assert rows
     assert {len(row) for row in rows} == {len(head)}
+    assert [line.split("  ")[0].strip() for line in said[: said.index("")][-len(rows) :]] == [
+        row[0] for row in rows
+    ]
     ends = [file.stem[len(name) + 1 :] for file in experiments.figures(path)]
     assert sorted(ends) == sorted(known.FIGURES)
-    text = read(report.write(run)).text
+    text = read(report.write(run, results=path.parent)).text
     assert known.ABOUT in text
     for end in ends:
         assert report.caption(found, end) == known.FIGURES[end]
@@ -139,13 +142,13 @@ ANY = [name for name in EXPERIMENTS if experiments.find(name).NEEDS is None]
 def test_any_model_takes_part(name: str, toy: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     main(["experiment", name, *toy])
     out, err = capsys.readouterr()
-    path = Path("runs/toy/experiments") / f"{name}.json"
-    assert out.splitlines()[0] == str(path)
+    path = Path("runs/toy/experiments/smoke") / f"{name}.json"
+    assert str(path) in out.splitlines()
     assert len(experiments.figures(path)) == {"capacity": 1, "denoising": 3, "sampling": 3, "basins": 1}[name]
     slice_needs = "basins: toy: the energy slice needs a DKM, and is left out\n"
     assert err == (slice_needs if name == "basins" else "")
     # the folder has results and no checkpoint; they say what it is
-    text = read(report.write(Path("runs/toy"))).text
+    text = read(report.write(Path("runs/toy"), results=path.parent)).text
     assert "Toy with a shelf." in text
     (model,) = json.loads(path.read_text())["models"]
     head, rows = experiments.find(name).table(model["result"]).text()
@@ -162,7 +165,9 @@ def test_what_needs_a_dkm_says_so_before_any_work(name: str, toy: list[str], tmp
 
 def test_models_of_several_kinds(binary: Path, toy: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     main(["experiment", "capacity", *toy[2:], "--checkpoint", str(binary), "toy", "--out", "."])
-    assert capsys.readouterr().out.splitlines() == ["capacity.json", "capacity.png"]
+    said = capsys.readouterr().out.splitlines()
+    assert said[-3:-1] == ["capacity.json", "capacity.png"]
+    assert [said[0], said[said.index("") + 1]] == ["run", "toy"]
     models = json.loads(Path("capacity.json").read_text())["models"]
     assert [(model["name"], model["kind"], model["result"]["rows"]) for model in models] == [
         ("run", "dkm", 4),
@@ -186,8 +191,14 @@ def test_results_have_their_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "flags", "message"),
     [
-        ("denoising", ["--flips", "0.1", "1.5"], "flips: expected shares of at most 1"),
+        ("denoising", ["--flips", "0.1", "1.5"], "flips: expected shares of at most 1, got (0.1, 1.5)"),
         ("denoising", ["--steps", "0"], "steps: expected 1 or more, got 0"),
+        ("denoising", ["--checkpoint"], "checkpoint: expected at least one model, got none"),
+        ("capacity", ["--episodes", "0"], "episodes: expected 1 or more, got 0"),
+        ("capacity", ["--lengths", "0"], "lengths: expected 1 or more, got (0,)"),
+        ("capacity", ["--classes", "0"], "classes: expected 1 or more, got (0,)"),
+        ("capacity", ["--seed", "-1"], "seed: expected a whole number from 0 to 4294967295, got -1"),
+        ("fixed-points", ["--length", "0"], "length: expected 1 or more, got 0"),
         ("basins", ["--length", "2"], "length: expected 3 or more, got 2"),
         ("sampling", ["--chain", "3"], "chain: expected 5 or more, got 3"),
     ],
@@ -196,7 +207,37 @@ def test_results_have_their_place(tmp_path: Path) -> None:
 def test_flags_that_cannot_work_are_refused_at_once(
     name: str, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as end:
         main(["experiment", name, *flags])
-    out, err = capsys.readouterr()
-    assert message in " ".join((out + err).replace("│", " ").split())
+    assert end.value.code == f"kanerva: {message}; see kanerva experiment {name} --help"
+
+
+def test_results_of_other_settings_are_not_replaced(binary: Path, tmp_path: Path) -> None:
+    """Neither by a smoke run, which has a folder of its own."""
+    place = binary / "experiments" / "capacity.json"
+    small: dict[str, Any] = {"checkpoint": (str(binary),), "device": "cpu", "lengths": (2,), "classes": (2,)}
+    work = Capacity(**small, episodes=2)
+    assert work.main() == place
+    written = place.read_bytes()
+    assert dataclasses.replace(work, smoke=True).main() == binary / "experiments" / "smoke" / "capacity.json"
+    assert place.read_bytes() == written
+    work.main()  # the same again may replace it
+
+    other = "--overwrite replaces them, --out names another place"
+    with pytest.raises(FileExistsError, match=f"episodes = 3 \\(there: 2\\); {other}") as error:
+        Capacity(**small, episodes=3).main()
+    assert str(error.value).startswith(f"{place}: holds results of other settings: ")
+    with pytest.raises(FileExistsError, match="smoke = True"):
+        dataclasses.replace(work, smoke=True, out=binary / "experiments").main()
+    best = str(binary / "best.safetensors")
+    with pytest.raises(FileExistsError, match="models = "):
+        dataclasses.replace(work, checkpoint=(str(binary), best)).main()
+    with pytest.raises(FileExistsError, match="dataset = "):
+        dataclasses.replace(work, dataset=str(patterns(tmp_path))).main()
+    for damage in (b"{", b"\xff", b"[]", b'{"config": {}, "models": [1]}'):
+        place.write_bytes(damage)
+        with pytest.raises(FileExistsError, match="no readable file of results"):
+            work.main()
+        assert place.read_bytes() == damage
+    dataclasses.replace(work, episodes=3, overwrite=True).main()
+    assert json.loads(place.read_text())["config"]["episodes"] == 3

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("short_search")
 def look(monkeypatch: pytest.MonkeyPatch) -> DKM:
     """The model of every name is `mirror`, whose codec no file can hold."""
     m = mirror()
-    monkeypatch.setattr("kanerva.cli.load", lambda _: m)
+    monkeypatch.setattr("kanerva.commands.load", lambda _: m)
     return m
 
 
@@ -116,7 +116,7 @@ def test_inspect_says_what_is_wrong(name: str, message: str, look: DKM, tmp_path
 
 def test_inspect_needs_a_dkm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(mirror().prior(), tmp_path / "state.safetensors")
-    monkeypatch.setattr("kanerva.cli.load", lambda _: Toy())
+    monkeypatch.setattr("kanerva.commands.load", lambda _: Toy())
     with pytest.raises(SystemExit) as end:
         main(["inspect", path, "--checkpoint", "here"])
     assert end.value.code == "kanerva: checkpoint: expected a DKM, got here, of kind toy"

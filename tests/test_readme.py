@@ -1,13 +1,15 @@
 """The README's examples run as they stand and do what they say."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kanerva import DKM, DKMConfig, MemoryState, memory
-from kanerva.cli import parse
+from kanerva import DKM, PRESETS, DKMConfig, MemoryState, memory
+from kanerva.commands import parse
+from kanerva.fields import to_dict
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -53,8 +55,11 @@ def test_every_function_of_the_memory_is_in_the_table() -> None:
     assert [name for name in functions if f"`{name}(" not in README] == []
 
 
-def test_every_command_shown_parses() -> None:
-    """Flags and presets in the README exist."""
+def test_every_command_shown_parses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags and presets in the README exist; a run to resume is there."""
+    monkeypatch.chdir(tmp_path)
+    Path("runs/again").mkdir(parents=True)
+    Path("runs/again/config.json").write_text(json.dumps(to_dict(PRESETS["demo"][1])))
     commands = re.findall(r"^kanerva (\w+.*?)(?:  +#.*)?$", README, re.MULTILINE) + re.findall(
         r"`kanerva (train \S+ --.*?)`", README
     )

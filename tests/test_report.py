@@ -18,7 +18,7 @@ from kanerva import MODELS, experiments, report
 from kanerva.cli import main
 from kanerva.experiments import EXPERIMENTS
 from kanerva.experiments.plots import training
-from kanerva.experiments.tables import Share, percent, plus_minus, show
+from kanerva.experiments.tables import Share, Table, percent, plus_minus, show
 from small import metrics, tiny
 from trials import Toy
 
@@ -247,6 +247,44 @@ def test_what_is_damaged_is_said(run: Path) -> None:
     ):
         assert said in page.text, said
     assert len(page.all("img")) == 1  # the curve of the lines that are whole
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # Matplotlib's, of numbers near the largest
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e308, -1e308, 5e-324, 1e400, 10**30, True])
+def test_extreme_numbers_do_no_harm(run: Path, value: float) -> None:
+    score = {"nats": value, "nats_stderr": value, "images": value, "episodes": value, "seed": value}
+    rows = [
+        {"step": value, "nats": value, "loss": value},
+        {"step": value, "test": score},
+        {"step": 7, "test": score},
+    ]
+    with open(run / "metrics.jsonl", "a") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows)
+    found = results("capacity", 1, config={"seed": value, "episodes": value}, seconds=value)
+    found["models"][0]["result"] = {"x": value, "y": {"mean": value, "stderr": value}}
+    (run / "experiments").mkdir()
+    (run / "experiments" / "capacity.json").write_text(json.dumps(found))
+    assert "Training" in read(report.write(run)).text
+
+
+def test_a_curve_that_cannot_be_drawn_is_said(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OverflowError("too <large>")
+
+    monkeypatch.setattr(training, "figures", fail)
+    assert "The curve could not be drawn: too <large>." in read(report.write(run)).text
+
+
+def test_tables_for_a_terminal() -> None:
+    table = Table(
+        ["", "a head of many words", "b"], [["one", {"mean": 1.0, "stderr": 0.1}, None], ["fourteen", 2, 3]]
+    )
+    assert table.lines().splitlines() == [
+        "            a head of  b",
+        "           many words",
+        "one       1.00 ± 0.10  –",
+        "fourteen            2  3",
+    ]
 
 
 def test_no_run_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

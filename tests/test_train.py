@@ -2,7 +2,9 @@
 
 import copy
 import dataclasses
+import errno
 import functools
+import io
 import json
 import math
 import os
@@ -22,13 +24,14 @@ from torch.optim.swa_utils import AveragedModel
 
 import kanerva
 from conftest import cuda
-from kanerva import DataConfig, RunConfig, TrainConfig, checkpoint, storage
+from kanerva import DataConfig, RunConfig, Score, TrainConfig, checkpoint, storage
 from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
 from kanerva.fields import from_dict, to_dict
+from kanerva.log import Log
 from kanerva.step import Step, learning_rate, step_seed, update_average, why_not_captured
-from kanerva.train import NonFinite, fit, new_run
-from small import metrics, tiny
+from kanerva.train import NonFinite, fit, interrupts, new_run, saved_config
+from small import metrics, patterns, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -699,19 +702,138 @@ def test_kill_9_leaves_a_checkpoint_that_loads(launcher: "subprocess.Popen[str]"
     assert storage.load(folder / "last.safetensors")[1]["step"] == about["step"] + 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_saves_and_ends_cleanly(
     number: int, launcher: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     config = tiny(tmp_path, steps=10_000, save_every=10_000, log_every=1, evaluate_every=0)
     status, errors = signalled(launcher, config, tmp_path / "run", number, "metrics.jsonl", 0)
     assert status == 0, errors
-    assert "--resume goes on from here" in errors
+    assert f"--resume {tmp_path / 'run'} goes on from here" in errors
     step = storage.load(tmp_path / "run" / "last.safetensors")[1]["step"]
     assert metrics(tmp_path / "run")[-1]["step"] == step
 
 
+def test_nohup_keeps_a_run_going() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interrupts() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_hangup_changes_nothing() -> None:
+    """When a terminal closes, the shell and the system may both send one."""
+    heard: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, frame: heard.append(number))
+    try:
+        with interrupts() as stop:
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGHUP)
+                assert stop()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert heard == []
+
+
+def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
+    """As in kanerva train … 2>&1 | head -1: both streams are closed after the first line."""
+    flags = ["--dataset", str(patterns(tmp_path)), "--out", str(tmp_path / "run"), "--steps", "30", "--batch", "2"]
+    flags += ["--lengths", "4", "--rows", "4", "--filters", "4", "--evaluate-every", "5", "--evaluate-images", "8"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kanerva", "train", "demo", *flags, "--device", "cpu", "--save-every", "0"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("device: cpu")
+    process.stdout.close()
+    assert process.wait(120) == 0
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 30
+    assert metrics(tmp_path / "run")[-1]["test"]["images"] >= 8
+
+
+def test_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Log(tmp_path, True, 3, 0) as log:
+        log.lines.close()
+        log.lines = Full()
+        log.train(1, {"nats": 1.0}, 1e-3)
+    assert f"{tmp_path / 'metrics.jsonl'}: a line could not be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["removed", "replaced"])
+def test_a_run_whose_folder_is_gone_ends(again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def remove(self: Log, step: int, images: int) -> None:
+        if step == 3:
+            (tmp_path / "run").rename(tmp_path / "elsewhere")
+            if again:
+                (tmp_path / "run").mkdir()
+
+    monkeypatch.setattr(Log, "step", remove)
+    with pytest.raises(FileNotFoundError, match="the run's folder was removed or replaced during training"):
+        kanerva.train(tiny(tmp_path, log_every=100), tmp_path / "run")
+    assert not (tmp_path / "run").exists() or list((tmp_path / "run").iterdir()) == []
+
+
+DAMAGED = [
+    b"{",
+    b"\xff\xfe",
+    b'{"step": 1e400}',
+    b'{"step": true}',
+    b"[1]",
+    b'{"nats": 3}',
+    b"[" * 100_000,
+    b"\x00",
+]
+
+
+def test_damaged_metrics_do_not_keep_a_run_from_going_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    kanerva.train(tiny(tmp_path, evaluate_every=0), folder)
+    whole = (folder / "metrics.jsonl").read_bytes().splitlines()
+    later = [json.dumps({"step": step}).encode() for step in (7, 10**30)]
+    (folder / "metrics.jsonl").write_bytes(b"\n".join([*DAMAGED, *whole, *later, b'{"step": 7, "na']))
+    kanerva.train(tiny(tmp_path, evaluate_every=0, steps=7), folder, resume=True)
+    assert [row["step"] for row in metrics(folder)] == [1, 2, 3, 4, 5, 6, 7]
+    assert (folder / "metrics.damaged").read_bytes().splitlines() == DAMAGED
+    said = capsys.readouterr().err
+    assert f"{folder / 'metrics.jsonl'}: {len(DAMAGED)} lines cannot be read; they are put aside" in said
+
+
+def test_metrics_hold_no_nan(tmp_path: Path) -> None:
+    score = Score(math.nan, math.inf, 1.0, None, None, None, None, 8, 2, 4, None, 0, {"x": {"mean": math.nan}})
+    with Log(tmp_path, True, 3, 0) as log:
+        log.test(1, score)
+    assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
+    assert metrics(tmp_path)[0]["test"]["extra"] == {"x": {"mean": None}}
+
+
 # files
+
+
+def test_the_config_of_a_run_is_in_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, folder = tiny(tmp_path, steps=2, evaluate_every=0), tmp_path / "run"
+    kanerva.train(config, folder)
+    fitted = dataclasses.replace(config, model=fit(config.model, config.data.load()[0]))
+    assert saved_config(folder) == fitted
+    for damage in (b"{", b"\xff", b'{"model": 1}', b"[]", b"[" * 100_000, b""):
+        (folder / "config.json").write_bytes(damage)
+        assert saved_config(folder) == fitted
+        assert f"{folder / 'config.json'}: cannot be read" in capsys.readouterr().err
+    (folder / "last.safetensors").unlink()
+    for place in (folder, tmp_path / "nowhere"):
+        with pytest.raises(FileNotFoundError, match="expected"):
+            saved_config(place)
 
 
 def test_configs_survive_json() -> None:

@@ -4,19 +4,25 @@
 writes episodes faster with the same results; `DKM` is the model around them.
 """
 
+import importlib
+import importlib.util
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0.dev0"
 
-from . import data, kernels, memory
-from .checks import deep_checks
-from .codec import CodecConfig
-from .config import PRESETS, DataConfig, RunConfig, TrainConfig
-from .evaluate import Score, evaluate
-from .memory import MemoryState
-from .models import DKM, MODELS, DKMConfig, Model, Recall, Terms, create, load
-from .train import train
+if TYPE_CHECKING:
+    from . import data, kernels, memory
+    from .checks import deep_checks
+    from .codec import CodecConfig
+    from .config import PRESETS, DataConfig, RunConfig, TrainConfig
+    from .evaluate import Score, evaluate
+    from .memory import MemoryState
+    from .models import DKM, MODELS, DKMConfig, Model, Recall, Terms, create, load
+    from .train import train
 
-ModelConfig = DKMConfig
-"""The name of the DKM's config from before there were other models."""
+    ModelConfig = DKMConfig
 
 __all__ = [
     "DKM",
@@ -43,3 +49,44 @@ __all__ = [
     "memory",
     "train",
 ]
+
+# The files that names come from. They are imported when a name is first used: `kanerva --help` needs no PyTorch.
+_SOURCES = {
+    "checks": ("deep_checks",),
+    "codec": ("CodecConfig",),
+    "config": ("PRESETS", "DataConfig", "RunConfig", "TrainConfig"),
+    "evaluate": ("Score", "evaluate"),
+    "memory": ("MemoryState",),
+    "models": ("DKM", "MODELS", "DKMConfig", "Model", "Recall", "Terms", "create", "load"),
+    "train": ("train",),
+}
+_SOURCE = {name: source for source, names in _SOURCES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name, or a file of the package, when it is first used [PEP 562]."""
+    if name == "ModelConfig":  # the name of the DKM's config from before there were other models
+        return __getattr__("DKMConfig")
+    if name in _SOURCE:
+        value = getattr(importlib.import_module(f"{__name__}.{_SOURCE[name]}"), name)
+    elif not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """Importing the file train.py would put it in the place of the function `train`; likewise `evaluate`."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = isinstance(value, ModuleType) and _SOURCE.get(name) == name
+        super().__setattr__(name, getattr(value, name) if own else value)
+
+
+sys.modules[__name__].__class__ = _Package

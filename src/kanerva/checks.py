@@ -203,6 +203,12 @@ def count(name: str, value: Any) -> None:
         raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
 
 
+def seed(value: Any) -> None:
+    """Check that a seed is one that every generator takes."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not 0 <= int(value) < 2**32:
+        raise ValueError(f"seed: expected a whole number from 0 to {2**32 - 1}, got {value!r}")
+
+
 def mask(value: Any, x: Tensor) -> None:
     """Check that a mask says of every pixel of x whether to trust it: 1, or 0 where it is lost."""
     if not isinstance(value, Tensor):

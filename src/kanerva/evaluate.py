@@ -12,6 +12,7 @@ from . import checks, objective
 from .data import ClassImages, episodes
 from .likelihood import Gaussian
 from .models.base import Model
+from .progress import bar
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def evaluate(
     """
     checks.count("length", length)
     checks.count("count", count)
+    checks.seed(seed)
     if images.shape != tuple(model.config.image) or images.binary != model.config.binary:
         raise ValueError(
             f"images: expected those of a {model.config.likelihood} model of {model.config.image}, got {images!r}"
@@ -67,10 +69,12 @@ def evaluate(
     other = torch.Generator(device).manual_seed(seed + 1)  # so that extra scores leave the first ones as they are
     rounds = max(2, math.ceil(count / (length * batch)))
     rows, extras = [], []
-    for _ in range(rounds):
-        x = model.dequantise(episodes(images, batch, length, classes, generator), generator)
-        rows.append(objective.parts(model(x, generator)))
-        extras.append(model.extra_scores(x, other) if extra else {})
+    with bar("evaluating", rounds * batch * length) as advance:
+        for _ in range(rounds):
+            x = model.dequantise(episodes(images, batch, length, classes, generator), generator)
+            rows.append(objective.parts(model(x, generator)))
+            extras.append(model.extra_scores(x, other) if extra else {})
+            advance(batch * length)
     table, more = together(rows), together(extras)
     means = {name: float(values.mean()) for name, values in table.items()}
     count = len(table["nats"])

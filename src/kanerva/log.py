@@ -1,17 +1,14 @@
-"""What a run says: a progress bar, JSON lines, and TensorBoard where it is installed."""
+"""What a run says: its progress, JSON lines, and TensorBoard where it is installed. None of it ever ends a run."""
 
+import contextlib
 import dataclasses
 import json
-import math
-import sys
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
+from . import plain, progress
 from .evaluate import Score
 from .files import atomic_write
 from .objective import NAMES
@@ -21,60 +18,58 @@ class Log:
     """The reports of one run; silent in all processes but the main one."""
 
     def __init__(self, folder: Path, main: bool, steps: int, start: int) -> None:
-        self.folder, self.main, self.steps, self.start = folder, main, steps, start
+        self.path, self.main, self.steps, self.start = folder / "metrics.jsonl", main, steps, start
         self.images, self.began = 0, time.perf_counter()
         self.latest = ""
 
     def __enter__(self) -> "Log":
         if not self.main:
             return self
-        self._cut_back()
-        self.lines = open(self.folder / "metrics.jsonl", "a")
-        self.board = board(self.folder, self.start)
-        console = Console(stderr=True)
-        columns = (
-            BarColumn(20),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(compact=True),
-        )
-        self.bar = Progress(*columns, console=console, disable=not console.is_terminal)
-        self.bar.start()
-        self.task = self.bar.add_task("", total=self.steps, completed=self.start)
+        with contextlib.ExitStack() as stack:
+            self.work = stack.enter_context(progress.show("training", self.steps, self.start))
+            self._cut_back()
+            self.lines = stack.enter_context(open(self.path, "a", encoding="utf-8"))
+            self.board = board(self.path.parent, self.start)
+            if self.board is not None:
+                stack.callback(self.board.close)
+            self.stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.main:
-            self.bar.stop()
-            self.lines.close()
-            if self.board is not None:
-                self.board.close()
+            with contextlib.suppress(OSError):
+                self.stack.close()
 
     def _cut_back(self) -> None:
-        """Drop the lines of steps that a resumed run will make again."""
-        path = self.folder / "metrics.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        kept = [line for line in lines if step_of(line) <= self.start]
-        if kept != lines:
-            with atomic_write(path) as file:
-                file.write("".join(line + "\n" for line in kept).encode())
+        """Drop the lines of steps that a resumed run will make again; put aside what cannot be read."""
+        if not self.path.exists():
+            return
+        *lines, rest = self.path.read_bytes().split(b"\n")  # the rest was cut short by a crash
+        steps = [step_of(line) for line in lines]
+        broken = [line for line, step in zip(lines, steps, strict=True) if step is None]
+        if broken:
+            aside = self.path.with_name("metrics.damaged")
+            with open(aside, "ab") as file:
+                file.writelines(line + b"\n" for line in broken)
+            self.say(f"{self.path}: {len(broken)} lines cannot be read; they are put aside, in {aside}")
+        kept = [line for line, step in zip(lines, steps, strict=True) if step is not None and step <= self.start]
+        if kept != lines or rest:
+            with atomic_write(self.path) as file:
+                file.writelines(line + b"\n" for line in kept)
 
     def step(self, step: int, images: int) -> None:
         self.images += images
         if self.main:
-            self.bar.update(self.task, completed=step)
+            self.work.update(step)
 
     def train(self, step: int, values: dict[str, float], lr: float) -> None:
         rate = self.images / (time.perf_counter() - self.began)
         self._write({"step": step, **values, "lr": lr, "images_per_s": round(rate, 1)})
         self._board("train", step, {**values, "lr": lr, "images_per_s": rate})
         if self.main:
-            text = f"{values['nats']:.1f} nats  {rate:,.0f} images/s  {self.latest}"
-            self.bar.update(self.task, description=text)
-            if self.bar.disable:
-                self._print(f"step {step:,} of {self.steps:,}: {text}")
+            self.work.update(step, f"{values['nats']:.1f} nats  {rate:,.0f} images/s  {self.latest}".rstrip())
 
     def test(self, step: int, score: Score) -> None:
         self._write({"step": step, "test": dataclasses.asdict(score)})
@@ -89,30 +84,31 @@ class Log:
 
     def say(self, text: str) -> None:
         if self.main:
-            self.bar.console.print(text) if not self.bar.disable else self._print(text)
-
-    def _print(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+            self.work.say(text)
 
     def _write(self, values: dict[str, Any]) -> None:
-        if self.main:
-            # JSON has no NaN
-            plain = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-            self.lines.write(json.dumps(plain) + "\n")
+        if not self.main:
+            return
+        try:
+            self.lines.write(plain.dumps(values) + "\n")
             self.lines.flush()
+        except OSError as error:
+            self.say(f"{self.path}: a line could not be written ({error})")
 
     def _board(self, group: str, step: int, values: dict[str, float]) -> None:
         if self.main and self.board is not None:
-            for name, value in values.items():
-                self.board.add_scalar(f"{group}/{name}", value, step)
+            with contextlib.suppress(OSError):
+                for name, value in values.items():
+                    self.board.add_scalar(f"{group}/{name}", value, step)
 
 
-def step_of(line: str) -> int:
-    """The step of a line; one that was cut short by a crash counts as past the end."""
+def step_of(line: bytes) -> int | None:
+    """The step of a line; None where it cannot be read."""
     try:
-        return int(json.loads(line)["step"])
-    except (json.JSONDecodeError, KeyError, TypeError):
-        return sys.maxsize
+        step = json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return step if type(step) is int else None
 
 
 def board(folder: Path, start: int) -> Any:

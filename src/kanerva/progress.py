@@ -1,18 +1,123 @@
-"""One look for every progress bar: on the error stream, and only where somebody can see it."""
+"""Progress on the error stream: a bar on a terminal, elsewhere a line every few seconds."""
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TextIO, cast
 
+from rich import progress as rich
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from .streams import ERRORS, say
+
+FIRST, EVERY = 2.0, 5.0
+"""Seconds before the first line, and at least between two."""
+
+
+class Progress:
+    """The progress of one piece of work, in lines: also while the work itself has nothing to report."""
+
+    def __init__(self, description: str, total: int | None, done: int = 0, unit: str = "") -> None:
+        self.description, self.total, self.done, self.unit = description, total, done, unit
+        self.detail = ""
+        """What to say beside the amount."""
+        self.began = time.monotonic()
+        self.due = self.began + FIRST
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> "Progress":
+        self.thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.over.set()
+        self.thread.join()
+
+    def update(self, done: int, detail: str = "") -> None:
+        self.done, self.detail = done, detail or self.detail
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self.due = time.monotonic() + EVERY
+        say(text)
+
+    def line(self) -> str:
+        """What there is to say now."""
+        scale, name = (1e6, " MB") if self.unit == "bytes" else (1, "")
+        amount = "" if self.total is None else f"{self.done / scale:,.0f} of {self.total / scale:,.0f}{name}"
+        parts = (amount, f"{time.monotonic() - self.began:.0f} s", self.detail)
+        return f"{self.description}: {', '.join(filter(None, parts))}"
+
+    def _run(self) -> None:
+        while not self.over.wait(max(0.0, self.due - time.monotonic())):
+            if time.monotonic() >= self.due:
+                self.say(self.line())
+
+
+class Bar(Progress):
+    """The same as a bar, on a terminal."""
+
+    def __init__(
+        self, console: Console, description: str, total: int | None, done: int = 0, unit: str = ""
+    ) -> None:
+        super().__init__(description, total, done, unit)
+        self.bar = rich.Progress(
+            rich.BarColumn(20),
+            rich.DownloadColumn() if unit == "bytes" else rich.MofNCompleteColumn(),
+            rich.TextColumn("{task.description}", markup=False),
+            rich.TimeElapsedColumn(),
+            rich.TimeRemainingColumn(compact=True),
+            console=console,
+        )
+        self.task = self.bar.add_task(description, total=total, completed=done)
+
+    def __enter__(self) -> "Bar":
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def update(self, done: int, detail: str = "") -> None:
+        super().update(done, detail)
+        self.bar.update(self.task, completed=done, description=f"{self.description}  {self.detail}".rstrip())
+
+    def say(self, text: str) -> None:
+        self.bar.console.print(text, markup=False, highlight=False)
+
+
+_shown: list[Progress] = []
+
+
+@contextlib.contextmanager
+def show(description: str, total: int | None, done: int = 0, unit: str = "") -> Iterator[Progress]:
+    """Show the progress of the work in the block, unless it is part of other work whose progress is shown."""
+    if _shown:
+        yield Progress(description, total, done, unit)
+        return
+    console = Console(file=cast(TextIO, ERRORS))
+    work = (
+        Bar(console, description, total, done, unit)
+        if console.is_terminal
+        else Progress(description, total, done, unit)
+    )
+    _shown.append(work)
+    try:
+        with work:
+            yield work
+    finally:
+        _shown.clear()
 
 
 @contextlib.contextmanager
 def bar(description: str, total: int | None, done: int = 0, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """Show a bar while the block runs; call what it gives with the amount just done. unit="bytes" shows MB."""
-    console = Console(stderr=True)
-    amount = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(description, total=total, completed=done)
-        yield lambda step: progress.advance(task, step)
+    """`show`, for work that is counted: call what it gives with the amount just done. unit="bytes" shows MB."""
+    with show(description, total, done, unit) as work:
+        yield lambda amount: work.update(work.done + amount)

@@ -19,12 +19,13 @@ import torch
 from PIL import Image
 
 from . import __version__, experiments, storage
-from .data import nearest
 from .experiments import EXPERIMENTS, plots
 from .experiments.base import Experiment
 from .experiments.tables import Table, is_number, plus_minus, show
 from .files import atomic_write
 from .models import MODELS
+from .progress import bar
+from .spelling import nearest
 
 WIDEST = 2200
 """Pixels of a figure, eleven inches as experiments draw; the page shows fewer, and fine screens all."""
@@ -75,7 +76,8 @@ def write(place: str | Path, out: Path | None = None, results: Path | None = Non
         out = material.folder / f"report{end}.html"
     elif out.is_dir():
         out = out / "report.html"
-    text = page(material)
+    with bar("report", None):
+        text = page(material)
     with atomic_write(out) as file:
         file.write(text.encode("utf-8", "replace"))
     return out
@@ -422,7 +424,10 @@ def training(material: Material) -> str:
     """The curve of the run."""
     if not material.metrics:
         return section("training", "Training", paragraph("No curve here: a run's folder has it, in metrics.jsonl."))
-    data = plots.picture(plots.figures("training", {"metrics": material.metrics})[""])
+    try:
+        data = plots.picture(plots.figures("training", {"metrics": material.metrics})[""])
+    except Exception as error:  # damaged lines may hold anything
+        return section("training", "Training", paragraph(f"The curve could not be drawn: {e(error)}.", "warning"))
     train = part(material.config, "train")
     steps = int(max(number(line.get("step")) for line in material.metrics))
     skipped = sum("skipped" in line for line in material.metrics)

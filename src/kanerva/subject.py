@@ -53,20 +53,39 @@ def find(
     Images are those of a data set that is named, or those that a model was trained on. A model that was trained on
     none takes those of the first one here that was, or glyphs.
     """
+    return load(sources(places, dataset, data_dir, needs, purpose), device)
+
+
+def sources(
+    places: Sequence[str],
+    dataset: str | None = None,
+    data_dir: str | None = None,
+    needs: str | None = None,
+    purpose: str = "this",
+) -> list[tuple[Source, DataConfig]]:
+    """The part of `find` before anything is made: what is at the places, and the images for each."""
     if not places:
         raise ValueError("checkpoint: expected at least one, got none")
-    sources = [source(place) for place in places]
-    for found in sources:
+    read = [source(place) for place in places]
+    for found in read:
         if needs is not None and found.kind != needs:
             wanted = models.find(needs).__name__
             raise ValueError(f"{purpose}: needs a {wanted}, got {found.place}, which is of kind {found.kind}")
-    usual = next((found.data for found in sources if found.data is not None), DataConfig())
-    for found in sources:
-        config = (found.data or usual).other(dataset, data_dir)
+    usual = next((found.data for found in read if found.data is not None), DataConfig())
+    return [(found, (found.data or usual).other(dataset, data_dir)) for found in read]
+
+
+def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | str = "cpu") -> Iterator[Subject]:
+    """The other part: models and images."""
+    for found, config in sources:
         seen, unseen = config.load(device)
-        about = {key: found.about.get(key) for key in ("step", "crc32")}
-        about = {"checkpoint": found.place, "kind": found.kind, **about, "dataset": config.dataset}
-        yield Subject(name(found.place), make(found, seen).to(device), seen, unseen, about)
+        yield Subject(name(found.place), make(found, seen).to(device), seen, unseen, origin(found, config))
+
+
+def origin(found: Source, config: DataConfig) -> dict[str, Any]:
+    """Where a model and its images come from, for the file of results."""
+    about = {key: found.about.get(key) for key in ("step", "crc32")}
+    return {"checkpoint": found.place, "kind": found.kind, **about, "dataset": config.dataset}
 
 
 def source(place: str) -> Source:

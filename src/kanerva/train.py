@@ -6,6 +6,8 @@ What a step draws depends on the seed and its number alone, so a resumed run goe
 
 import contextlib
 import dataclasses
+import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +23,12 @@ from .config import RunConfig, TrainConfig
 from .data import ClassImages
 from .distributed import World
 from .evaluate import Score, evaluate
+from .fields import from_dict
 from .log import Log
 from .models import MODELS, BaseConfig
 from .models.base import Model, Preparation
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
+from .streams import say
 
 
 class NonFinite(RuntimeError):
@@ -61,6 +65,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         step = Step(run, images, world)
         log = stack.enter_context(Log(folder, world.main, c.steps, run.step))
         stop = stack.enter_context(interrupts())
+        place = folder.stat() if world.main else None
         # a NaN is to reach the loss, where the step, its terms and the state are at hand
         stack.enter_context(deep_checks(False))
         score = None
@@ -87,23 +92,26 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
             if looking:
                 handle_nonfinite(run, step.bad(), folder, world, log)
             if logging:
+                still_there(folder, place)
                 log.train(run.step, step.values(), learning_rate(run.step - 1, c))
             if scoring and world.main:
                 score = evaluate(run.best_weights(), test, c.lengths[0], c.evaluate_images, extra=False)
                 log.test(run.step, score)
                 if score.nats < run.best:
                     run.best = score.nats
+                    still_there(folder, place)
                     run.save(folder / "best.safetensors")
             stopping = (looking or world.size == 1) and distributed.agree(stop(), world)
             saving, keeping = due(run.step, c.save_every) or last or stopping, due(run.step, c.keep_every)
             if saving or keeping:
+                still_there(folder, place)
                 handle_nonfinite(run, step.bad(), folder, world, log)
             if saving and world.main:
                 run.save(folder / storage.LAST)
             if keeping and world.main:
                 run.save(folder / f"step-{run.step:07d}.safetensors")
             if stopping:
-                log.say(f"stopped at step {run.step}; --resume goes on from here")
+                log.say(f"stopped at step {run.step}; kanerva train --resume {folder} goes on from here")
                 break
         return score
 
@@ -169,18 +177,56 @@ def handle_nonfinite(run: Run, bad: Bad | None, folder: Path, world: World, log:
     )
 
 
+def still_there(folder: Path, place: os.stat_result | None) -> None:
+    """Check that the run's folder is the one that it began in; a lone checkpoint in a new one would be no run."""
+    if place is None:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(folder.stat(), place):
+            return
+    raise FileNotFoundError(
+        f"{folder}: the run's folder was removed or replaced during training; nothing was saved"
+    )
+
+
+def saved_config(folder: Path) -> RunConfig:
+    """The config of the run in a folder; that of its last checkpoint where config.json cannot be read."""
+    path = folder / "config.json"
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such run; expected a run's folder, with config.json")
+    try:
+        return from_dict(RunConfig, json.loads(path.read_text("utf-8")), str(path))
+    except (OSError, ValueError, RecursionError) as error:
+        last = folder / storage.LAST
+        if not last.exists():
+            raise FileNotFoundError(
+                f"{folder}: no run to resume; expected config.json and {storage.LAST}"
+            ) from None
+        say(f"{path}: cannot be read ({error}); taking the config from {last}")
+        return from_dict(RunConfig, storage.load(last)[1].get("run"), f"{last}: run")
+
+
 @contextlib.contextmanager
 def interrupts() -> Iterator[Any]:
-    """Turn the first Ctrl-C or SIGTERM into a request to stop after the step; a second one ends at once."""
+    """Turn Ctrl-C, SIGTERM or SIGHUP into a request to stop after the step.
+
+    A second Ctrl-C or SIGTERM ends at once; SIGHUP may come twice when a terminal is closed. Under nohup, where
+    it is ignored, it stays so.
+    """
     asked = []
 
     def ask(number: int, frame: Any) -> None:
         asked.append(number)
-        signal.signal(number, before[number])
+        if number != hangup:
+            signal.signal(number, before[number])
 
     before: dict[int, Any] = {}
+    hangup = getattr(signal, "SIGHUP", None)  # which Windows does not have
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        numbers.append(hangup)
     with contextlib.suppress(ValueError):  # signals belong to the main thread
-        for number in map(int, (signal.SIGINT, signal.SIGTERM)):
+        for number in map(int, numbers):
             before[number] = signal.signal(number, ask)
     try:
         yield lambda: bool(asked)

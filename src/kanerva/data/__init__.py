@@ -5,13 +5,13 @@ from a path; `episodes` draws batches of episodes where the images lie; `augment
 `noise`, `block`, `half` and `salt_and_pepper` damage images, to be recalled.
 """
 
-import difflib
 import inspect
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..spelling import nearest as nearest
 from . import glyphs, images, omniglot
 from .augment import augment
 from .corruption import Cue, block, flips, half, noise, salt_and_pepper
@@ -86,9 +86,3 @@ def _is_path(name: str | os.PathLike[str]) -> bool:
         or text.endswith((".npy", ".npz"))
         or Path(text).expanduser().exists()
     )
-
-
-def nearest(word: object, words: Iterable[str]) -> str:
-    """Say which of the words was probably meant, if one is close."""
-    close = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""

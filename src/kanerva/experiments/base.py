@@ -6,7 +6,6 @@ import json
 import math
 import platform
 import re
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,14 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import __version__, storage
+from .. import __version__, checks, plain, storage
 from ..data import ClassImages
 from ..distributed import choose
 from ..files import atomic_write
 from ..models import Model, Recall
 from ..progress import bar
+from ..streams import say
 from ..subject import Subject as Subject
-from ..subject import find
+from ..subject import load, origin, sources
 from .tables import Table
 
 Kind = TypeVar("Kind", bound=Model)
@@ -45,9 +45,12 @@ class Experiment:
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, …"""
     smoke: bool = False
-    """A few seconds' worth of it, to see that it runs."""
+    """A very small one, to see that it runs: seconds, or a minute where recall is by descent."""
     out: Path | None = None
-    """Where results go, NAME.json and figures beside it; otherwise to experiments/ in the first run's folder."""
+    """Where results go, NAME.json and figures beside it; otherwise to experiments/ in the first run's folder,
+    or to experiments/smoke/."""
+    overwrite: bool = False
+    """Replace results that were made with other models or settings."""
 
     NAME: ClassVar[str]
     TITLE: ClassVar[str]
@@ -77,6 +80,11 @@ class Experiment:
         """What a model of this kind cannot show, and why; None: nothing."""
         return None
 
+    def __post_init__(self) -> None:
+        if not self.checkpoint:
+            raise ValueError("checkpoint: expected at least one model, got none")
+        checks.seed(self.seed)
+
     def main(self) -> Path:
         """Run it with every model, and write the results and their figures."""
         from . import plots
@@ -85,14 +93,17 @@ class Experiment:
         began = time.perf_counter()
         models = []
         device = choose(work.device)
-        for subject in find(work.checkpoint, device, work.dataset, work.data_dir, work.NEEDS, work.NAME):
+        found = sources(work.checkpoint, work.dataset, work.data_dir, work.NEEDS, work.NAME)
+        path, flags = work.place(), work.settings()
+        if not work.overwrite:
+            keep(path, {"config": flags, "smoke": work.smoke, "models": [origin(*one) for one in found]})
+        for subject in load(found, device):
             if lacks := work.left_out(subject.model):
-                print(f"{work.NAME}: {subject.name}: {lacks}", file=sys.stderr)
+                say(f"{work.NAME}: {subject.name}: {lacks}")
             generator = torch.Generator(device).manual_seed(work.seed)
             with torch.no_grad(), bar(f"{work.NAME}: {subject.name}", work.rounds(subject.model)) as advance:
                 result = work.run(subject, generator, lambda: advance(1))
             models.append({"name": subject.name, **subject.about, "result": result})
-        flags = {k: v for k, v in dataclasses.asdict(work).items() if k not in ("checkpoint", "out", "smoke")}
         results = {
             "experiment": work.NAME,
             "date": time.strftime("%Y-%m-%d"),
@@ -104,10 +115,15 @@ class Experiment:
             "seconds": round(time.perf_counter() - began, 1),
             "models": models,
         }
-        path = work.place()
         save(path, results)
-        plots.draw(results, path)
+        with bar(f"{work.NAME}: drawing", None):
+            plots.draw(results, path)
         return path
+
+    def settings(self) -> dict[str, Any]:
+        """The flags of its numbers, for the file of results."""
+        other = ("checkpoint", "out", "smoke", "overwrite")
+        return {name: value for name, value in dataclasses.asdict(self).items() if name not in other}
 
     def place(self) -> Path:
         """Where its results go."""
@@ -115,9 +131,10 @@ class Experiment:
             return self.out if self.out.suffix == ".json" else self.out / f"{self.NAME}.json"
         place = self.checkpoint[0]
         if place in storage.shipped() or not Path(place).exists():
-            return Path("runs") / file_name(place) / "experiments" / f"{self.NAME}.json"
-        folder = Path(place) if Path(place).is_dir() else Path(place).parent
-        return folder / "experiments" / f"{self.NAME}.json"
+            folder = Path("runs") / file_name(place)
+        else:
+            folder = Path(place) if Path(place).is_dir() else Path(place).parent
+        return folder / "experiments" / ("smoke" if self.smoke else "") / f"{self.NAME}.json"
 
 
 def file_name(name: str) -> str:
@@ -125,20 +142,42 @@ def file_name(name: str) -> str:
     return re.sub(r"[/\\:]+", "-", name)
 
 
+def keep(path: Path, planned: dict[str, Any]) -> None:
+    """Refuse to replace results that were made with other models or settings than planned."""
+    if not path.exists():
+        return
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        then, now = made_with(found), made_with(plain.finite(planned))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise FileExistsError(
+            f"{path}: is no readable file of results; --overwrite replaces it, --out names another place"
+        ) from None
+    differ = [
+        f"{name} = {now.get(name)} (there: {then.get(name)})"
+        for name in {**now, **then}
+        if now.get(name) != then.get(name)
+    ]
+    if differ:
+        raise FileExistsError(
+            f"{path}: holds results of other settings: {', '.join(differ)}; --overwrite replaces them, --out names "
+            f"another place"
+        )
+
+
+def made_with(results: dict[str, Any]) -> dict[str, Any]:
+    """What the numbers of results depend on, by name: settings, models and images."""
+    flags = {name: value for name, value in results["config"].items() if name not in ("device", "data_dir")}
+    # a checkpoint is known by its checksum, wherever it lies
+    who = [(model["kind"], model.get("crc32") or model["checkpoint"]) for model in results["models"]]
+    images = [model["dataset"] for model in results["models"]]
+    return {**flags, "smoke": results["smoke"], "models": who, "dataset": images}
+
+
 def save(path: Path, results: dict[str, Any]) -> None:
     """Write results as JSON, whole or not at all."""
     with atomic_write(path) as file:
-        text = json.dumps(finite(results), indent=1, ensure_ascii=False, allow_nan=False)
-        file.write((text + "\n").encode())
-
-
-def finite(value: Any) -> Any:
-    """What JSON can hold: null for numbers that are none."""
-    if isinstance(value, dict):
-        return {key: finite(part) for key, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        file.write((plain.dumps(results, indent=1, ensure_ascii=False) + "\n").encode())
 
 
 def command(work: Experiment) -> str:
@@ -146,7 +185,7 @@ def command(work: Experiment) -> str:
     words = ["kanerva", "experiment", work.NAME]
     for field in dataclasses.fields(work):
         value = getattr(work, field.name)
-        if value == field.default or field.name == "out":
+        if value == field.default or field.name in ("out", "overwrite"):
             continue
         words.append(f"--{field.name.replace('_', '-')}")
         if value is not True:

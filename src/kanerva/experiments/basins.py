@@ -104,13 +104,14 @@ class Basins(Experiment):
         "episodes": 2,
         "length": 5,
         "levels": (0.0, 0.2),
-        "loads": (3, 6),
-        "queries": 4,
+        "loads": (6,),
+        "queries": 2,
         "steps": 3,
         "grid": 9,
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         # a slice takes three images
         checks.fields(self, episodes=1, length=3, levels=0, loads=1, level=0, queries=1, steps=1, grid=2)
 

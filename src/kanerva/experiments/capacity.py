@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import objective
+from .. import checks, objective
 from ..data import episodes
 from ..models import Model
 from .base import Experiment, Subject, distances, means
@@ -52,6 +52,10 @@ class Capacity(Experiment):
         "as rows.",
     }
     SMOKE: ClassVar[dict[str, Any]] = {"lengths": (10, 40), "classes": (2, 8), "episodes": 4}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.fields(self, lengths=1, classes=1, episodes=1)
 
     def rounds(self, model: Model) -> int:
         return len(self.classes) * len(self.lengths)

@@ -113,6 +113,7 @@ class Denoising(Experiment):
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.fields(self, episodes=1, length=1, steps=1, flips=0, noises=0, pictures=1)
         if max(self.flips) > 1:
             raise ValueError(f"flips: expected shares of at most 1, got {self.flips}")

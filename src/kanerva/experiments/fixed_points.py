@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from .. import checks
 from ..checks import deep_checks
 from ..likelihood import LEVEL
 from ..memory import MemoryState
@@ -69,6 +70,10 @@ class FixedPoints(Experiment):
     }
     NEEDS: ClassVar[str | None] = "dkm"
     SMOKE: ClassVar[dict[str, Any]] = {"length": 6, "episodes": 2, "steps": 12}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.fields(self, length=1, episodes=1, steps=1)
 
     def rounds(self, model: Model) -> int:
         return 2 * self.episodes

@@ -60,6 +60,7 @@ class Order(Experiment):
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.fields(self, length=1, episodes=2, orders=2, iterations=1, blocks=1)  # a spread takes two
 
     def rounds(self, model: Model) -> int:

@@ -82,6 +82,7 @@ class Sampling(Experiment):
     }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.fields(
             self, episodes=1, length=1, samples=1, steps=1, seen=1, temperatures=0, chain=5, chains=1, pictures=1
         )

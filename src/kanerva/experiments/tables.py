@@ -1,7 +1,13 @@
 """Tables of numbers, for the terminal and for reports alike, and how their cells are written for people."""
 
 import math
+import sys
+import textwrap
+from itertools import zip_longest
 from typing import Any, NamedTuple, TypeGuard
+
+HEAD = 12
+"""Characters that a head may have, if its cells have fewer, before it is wrapped."""
 
 
 class Share(NamedTuple):
@@ -20,6 +26,16 @@ class Table(NamedTuple):
     def text(self) -> "Table":
         """The same table with its cells as people read them."""
         return Table(self.head, [[show(cell) for cell in row] for row in self.rows])
+
+    def lines(self) -> str:
+        """The table for a terminal: columns in line, and heads that are much wider than their cells wrapped."""
+        rows = self.text().rows
+        width = [max([HEAD, *map(len, cells)]) for cells in zip(*rows, strict=True)] or [HEAD] * len(self.head)
+        heads = [textwrap.wrap(head, room) for head, room in zip(self.head, width, strict=True)]
+        top = [list(row) for row in zip_longest(*heads, fillvalue="")]
+        width = [max(map(len, column)) for column in zip(*top, *rows, strict=True)]
+        lines = ([name.ljust(width[0]), *map(str.rjust, cells, width[1:])] for name, *cells in [*top, *rows])
+        return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def point(values: dict[str, Any], i: int) -> dict[str, float]:
@@ -57,4 +73,7 @@ def percent(value: Any) -> str:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether a value is a finite number; a whole one too large for a float is none, as infinity is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max  # which NaN is not

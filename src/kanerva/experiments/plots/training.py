@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from ..tables import is_number
 from . import COLOURS
 
 SHARE = 50
@@ -40,7 +41,7 @@ def figures(results: dict[str, Any]) -> dict[str, Figure]:
 def steps(lines: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, Any]:
     """Columns of the lines that have all these numbers; a value that was not finite is in none of them."""
     wanted = ("step", *names)
-    rows = [[line[name] for name in wanted] for line in lines if all(number(line.get(name)) for name in wanted)]
+    rows = [[line[name] for name in wanted] for line in lines if all(is_number(line.get(name)) for name in wanted)]
     return dict(zip(wanted, np.array(rows, float).reshape(-1, len(wanted)).T, strict=True))
 
 
@@ -48,10 +49,6 @@ def tests(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """The same of the evaluations."""
     flat = [{**line["test"], "step": line.get("step")} for line in lines if isinstance(line.get("test"), dict)]
     return steps(flat, ("nats", "nats_stderr"))
-
-
-def number(value: Any) -> bool:
-    return isinstance(value, int | float) and bool(np.isfinite(value))
 
 
 def both(axes: Axes, x: Any, y: Any, label: str, colour: int) -> None:

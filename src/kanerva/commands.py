@@ -1,0 +1,465 @@
+"""The commands of `kanerva`: they parse, call and print, and decide nothing."""
+
+import contextlib
+import dataclasses
+import io
+import itertools
+import json
+import platform
+import re
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import tyro
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import pad
+
+from . import __version__, checks, experiments, plain, spelling, storage
+from .config import PRESETS, DataConfig, RunConfig, with_model
+from .data import ClassImages
+from .distributed import choose
+from .evaluate import Score, evaluate, mean_image_nats
+from .files import atomic_write, cache_dir
+from .linalg import broadcast
+from .memory import MemoryState, frame
+from .models import DKM, MODELS, load
+from .progress import bar
+from .recall.reader import check_memory
+from .subject import find
+from .train import saved_config, train
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a model."""
+
+    config: tyro.conf.OmitArgPrefixes[RunConfig]
+    out: Path
+    """The run's folder: checkpoints, metrics, config."""
+    resume: bool = False
+    """Go on with the run in that folder; kanerva train --resume RUN needs no preset and no other flag."""
+
+    def run(self) -> None:
+        score = train(self.config, self.out, self.resume)
+        if score is not None:
+            print(f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image; {self.out}/last.safetensors")
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Score a trained model on test classes: nats per image, lower is better."""
+
+    checkpoint: tyro.conf.Positional[str]
+    """A checkpoint, the folder of a run (its last one), a pretrained model (omniglot), or a model without training:
+    nearest, hopfield, or hopfield:CHECKPOINT for Hopfield retrieval on the codes of a model."""
+    dataset: str | None = None
+    """Other images than those it was trained on: glyphs, omniglot or a path."""
+    data_dir: str | None = None
+    """Where the files of omniglot are."""
+    length: int = 32
+    """Images in an episode (T)."""
+    classes: int | None = None
+    """Classes in an episode; otherwise any."""
+    images: int = 10_000
+    """Images to score, at least."""
+    seed: int = 0
+    """Decides the episodes and the draws of w."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, …"""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+    def __post_init__(self) -> None:
+        checks.fields(self, length=1, images=1, **({} if self.classes is None else {"classes": 1}))
+        checks.seed(self.seed)
+
+    def run(self) -> None:
+        (who,) = find([self.checkpoint], choose(self.device), self.dataset, self.data_dir)
+        score = evaluate(who.model, who.unseen, self.length, self.images, self.classes, self.seed)
+        about = {
+            **who.about,
+            "split": "test",
+            "mean_image": mean_image_nats(who.seen, who.unseen),
+            "version": __version__,
+            "torch": torch.__version__,
+        }
+        if self.json:
+            print(plain.dumps({**dataclasses.asdict(score), **about}, indent=1))
+        else:
+            print(table(score, about))
+
+
+@dataclass(frozen=True)
+class Info:
+    """Say which versions, devices and presets there are, or what a checkpoint holds."""
+
+    checkpoint: tyro.conf.Positional[Path | None] = None
+    """A checkpoint, or the folder of a run."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+    def run(self) -> None:
+        about = system() if self.checkpoint is None else contents(storage.find(self.checkpoint))
+        print(plain.dumps(about, indent=1) if self.json else lines(about))
+
+
+@dataclass(frozen=True)
+class Data:
+    """Load a data set and describe it; omniglot is fetched if it is not at hand."""
+
+    config: tyro.conf.OmitArgPrefixes[DataConfig] = dataclasses.field(default_factory=DataConfig)
+    preview: Path | None = None
+    """Also write a sheet of test images to this PNG file."""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+    def run(self) -> None:
+        seen, unseen = self.config.load()
+        about: dict[str, Any] = {
+            images.split: {
+                "classes": images.num_classes,
+                "images": len(images),
+                "shape": list(images.shape),
+                "kind": "binary" if images.binary else "grey" if images.shape[0] == 1 else "colour",
+                "mean": round(float(images.pixels.float().mean()), 4),
+            }
+            for images in (seen, unseen)
+        }
+        about["nats of predicting the mean image"] = round(mean_image_nats(seen, unseen), 2)
+        print(plain.dumps(about, indent=1) if self.json else lines(about))
+        if self.preview is not None:
+            sheet(unseen, self.preview)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Make one of the paper's experiments: numbers, and figures of them."""
+
+    work: Any
+    """One of the classes in experiments/."""
+
+    def run(self) -> None:
+        path = self.work.main()
+        results = json.loads(path.read_text("utf-8"))
+        for model in results["models"]:
+            print(f"{model['name']}\n{self.work.table(model['result']).lines()}\n")
+        # those of a run before this one, with other models, are older
+        drawn = [file for file in experiments.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
+        print("\n".join(map(str, [path, *drawn])))
+        print(f"{results['seconds']} s")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Put a run's curve, scores and figures on one HTML page, which opens without a network."""
+
+    place: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """A run's folder, a checkpoint, or omniglot for the model that comes along."""
+    out: Path | None = None
+    """The page; otherwise report.html in the run's folder."""
+    experiments: Path | None = None
+    """Where results of experiments are; otherwise experiments/ in the run's folder."""
+
+    def run(self) -> None:
+        from . import report
+
+        print(report.write(self.place, self.out, self.experiments))
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """Look into a saved memory: find the images that it holds, without a cue, and put them on a sheet."""
+
+    state: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="STATE")]
+    """A safetensors file with the R and U of a memory."""
+    checkpoint: str = "omniglot"
+    """The model that wrote it: a checkpoint, the folder of a run, or a pretrained model (omniglot)."""
+    number: int = 0
+    """Which memory, where the file has many."""
+    out: Path | None = None
+    """The sheet, a PNG file; otherwise beside STATE."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, …"""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+    def run(self) -> None:
+        model, state = load(self.checkpoint), storage.load_state(self.state)
+        if not isinstance(model, DKM):
+            raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
+        check_memory(model, state)
+        R, U = (part.reshape(-1, *part.shape[-2:]) for part in broadcast(state))
+        if not 0 <= self.number < len(R):
+            raise ValueError(f"number: expected 0 to {len(R) - 1}, as {self.state} has them, got {self.number}")
+        device = choose(self.device)
+        about, x = inside(model.to(device), MemoryState(R[self.number], U[self.number]).to(device))
+        about = {"file": str(self.state), "memory": f"number {self.number} of {len(R)}", **about}
+        if len(x):
+            end = f"-{self.number}.png" if len(R) > 1 else ".png"
+            path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
+            tiles(in_rows(x, model.config.binary), path)
+            about["sheet"] = str(path)
+        if self.json:
+            print(json.dumps(about, indent=1))
+        else:
+            found = about["images"].items()
+            images = {number: f"{often(one['written'])}, cost {one['cost']} nats" for number, one in found}
+            print(lines({**about, "images": images}))
+
+
+KINDS = {"evaluate": Evaluate, "report": Report, "inspect": Inspect, "info": Info, "data": Data}
+
+
+def parse(command: str, arguments: list[str]) -> Any:
+    """The arguments of a command as one of the classes above."""
+    if command == "train":
+        return parse_train(arguments)
+    if command == "experiment":
+        name, *flags = arguments
+        return Experiment(read(experiments.find(name), f"kanerva experiment {name}", flags))
+    return read(KINDS[command], f"kanerva {command}", arguments)
+
+
+def parse_train(arguments: list[str]) -> Train:
+    """PRESET and flags; or --resume RUN and flags, where those that are not given are as the run has them."""
+    if arguments and arguments[0] in ("-h", "--help"):
+        print(presets())
+        raise SystemExit(0)
+    name = None
+    if arguments and not arguments[0].startswith("-"):
+        name, *arguments = arguments
+        if name not in PRESETS:
+            close = spelling.nearest(name, PRESETS)
+            raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}{close}")
+    arguments, model = pop(arguments, "--model")
+    arguments, folder = pop_folder(arguments)
+    if folder is not None and any(word.split("=")[0] == "--out" for word in arguments):
+        raise ValueError(f"--out: expected none beside --resume {folder}, which is where the run goes on")
+    if name is not None:
+        start, prog = preset(name, PRESETS[name][1], model), f"kanerva train {name}"
+        start = start if folder is None else Train(start.config, folder, resume=True)
+        return read(Train, prog, arguments, start, PRESETS[name][0])
+    if folder is None:
+        came = arguments[0] if arguments else "none"
+        raise ValueError(
+            f"preset: expected one of {', '.join(PRESETS)}, or --resume RUN, got {came}; see kanerva train --help"
+        )
+    config = saved_config(folder)
+    start = Train(config if model is None else with_model(config, model), folder, resume=True)
+    return read(Train, f"kanerva train --resume {folder}", arguments, start, "Go on with a run.")
+
+
+def preset(name: str, config: RunConfig, model: str | None) -> Train:
+    """A preset's run, with another kind of model if one is named."""
+    if model is None:
+        return Train(config, Path("runs") / name)
+    return Train(with_model(config, model), Path("runs") / f"{name}-{model}")
+
+
+def presets() -> str:
+    """What can be trained."""
+    rows = "\n".join(f"  {name:15} {text}" for name, (text, _) in PRESETS.items())
+    return (
+        f"kanerva train PRESET       Train a model in runs/PRESET, or in --out FOLDER.\n"
+        f"kanerva train --resume RUN Go on with the run in a folder; flags such as --steps change what may change."
+        f"\n\n{rows}\n\nkanerva train PRESET --help lists the flags; --model NAME trains another kind of model "
+        f"({', '.join(name for name, kind in MODELS.items() if not kind.UNTRAINED)})."
+    )
+
+
+def pop(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
+    """Take a flag and its value out of the arguments: it decides what the other flags are."""
+    for i, word in enumerate(arguments):
+        if word.startswith(f"{flag}="):
+            return arguments[:i] + arguments[i + 1 :], word.removeprefix(f"{flag}=")
+        if word == flag:
+            if i + 1 == len(arguments):
+                raise ValueError(f"{flag}: expected the name of a model ({', '.join(MODELS)}), got none")
+            return arguments[:i] + arguments[i + 2 :], arguments[i + 1]
+    return arguments, None
+
+
+def pop_folder(arguments: list[str]) -> tuple[list[str], Path | None]:
+    """Take --resume RUN out of the arguments; --resume without a folder stays, and means that of --out."""
+    bare = any(
+        word == "--resume" and after.startswith("-") for word, after in itertools.pairwise([*arguments, "-"])
+    )
+    if bare:
+        return arguments, None
+    arguments, folder = pop(arguments, "--resume")
+    return arguments, None if folder is None else Path(folder)
+
+
+def read(kind: type[Any], prog: str, arguments: list[str], default: Any = None, about: str | None = None) -> Any:
+    """Parse the flags of a class; one that it does not have is an error that names the nearest."""
+    own = flags(kind if default is None else default)
+    for word in arguments:
+        if found := re.fullmatch(r"--?([a-zA-Z][\w.-]*)(=.*)?", word):
+            name = found[1].replace("_", "-")
+            if name not in own and name not in ("h", "help"):
+                close = spelling.flag(name, own)
+                raise ValueError(f"{word.split('=')[0]}: no such flag{close or ';'} {prog} --help lists them")
+    given = {} if default is None else {"default": default}
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(kind, prog=prog, args=arguments, description=about, **given)
+    except SystemExit as end:
+        if not end.code:
+            raise
+        raise ValueError(f"{unboxed(said.getvalue())}; see {prog} --help") from None
+
+
+def unboxed(text: str) -> str:
+    """The first paragraph of an error in a box, in one line, without what it says of the class that was parsed."""
+    rows = [line.strip("│ ") for line in text.strip().splitlines()[1:]]  # the first is a title
+    parts = [
+        list(part) for words, part in itertools.groupby(rows, lambda row: bool(re.search(r"\w", row))) if words
+    ]
+    return re.sub(r"^Error parsing [\w.]+: ", "", " ".join(parts[0])) if parts else text.strip()
+
+
+def flags(kind: Any) -> list[str]:
+    """The flags of a dataclass, or of one with its values, without their dashes; those of configs in it too."""
+    hints = typing.get_type_hints(kind if isinstance(kind, type) else type(kind), include_extras=True)
+    found = []
+    for field in dataclasses.fields(kind):
+        made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        value = made if isinstance(kind, type) else getattr(kind, field.name)
+        name = field.name.replace("_", "-")
+        if dataclasses.is_dataclass(value):
+            found += flags(value)
+        elif tyro.conf.Positional not in getattr(hints[field.name], "__metadata__", ()):
+            found += [name, f"no-{name}"] if isinstance(value, bool) else [name]
+    return found
+
+
+def table(score: Score, about: dict[str, Any]) -> str:
+    """A score for people."""
+    nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per image"
+    bits = "" if score.bits_per_dimension is None else f", {score.bits_per_dimension:.3f} bits per dimension"
+    terms = [f"reconstruction {score.reconstruction:.2f}"]
+    if score.kl_weights is not None:
+        terms[0] += f" + KL({MODELS[about['kind']].LATENT}) {score.kl_weights:.2f}"
+    if score.kl_memory is not None:
+        terms.append(f"not counted: KL(M)/T {score.kl_memory:.2f}")
+    if score.autoencoder is not None:
+        terms.append(f"autoencoder alone {score.autoencoder:.2f}")
+    terms.append(f"predicting the mean image {about['mean_image']:.2f}")
+    extra = "".join(
+        f"{value['mean']:.2f} ± {value['stderr']:.2f} nats per image, {name}\n"
+        for name, value in score.extra.items()
+    )
+    return (
+        f"{nats}{bits}\n{extra}"
+        f"  {score.images:,} test images of {about['dataset']} in {score.episodes} episodes of {score.length}, "
+        f"seed {score.seed}; lower is better\n"
+        f"  {'; '.join(terms)}"
+    )
+
+
+def writes() -> dict[str, str]:
+    """How each preset's memory is written on each device that is here, and why."""
+    devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+    said = {
+        f"{name} on {device}": MODELS[c.model.kind].says(c.model, device, c.train.write).removeprefix("write: ")
+        for device in devices
+        for name, (_, c) in PRESETS.items()
+    }
+    return {name: text for name, text in said.items() if text}
+
+
+def system() -> dict[str, Any]:
+    """Versions, devices and presets."""
+    return {
+        "kanerva": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "threads": torch.get_num_threads(),
+        "write": writes(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "cache": str(cache_dir()),
+        "presets": {name: text for name, (text, _) in PRESETS.items()},
+    }
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """What a checkpoint says of itself, and how many numbers its model has."""
+    tensors, about = storage.load(path)
+    size = sum(x.numel() for name, x in tensors.items() if name.startswith("model."))
+    return {"file": str(path), "parameters": size, **about}
+
+
+def lines(about: dict[str, Any], indent: str = "") -> str:
+    """Nested dictionaries as indented lines."""
+    rows, wide = [], max([14, *map(len, about)])
+    for name, value in about.items():
+        if isinstance(value, dict):
+            rows += [f"{indent}{name}", lines(value, indent + "  ")]
+        else:
+            rows.append(f"{indent}{name:{wide}} {value}")
+    return "\n".join(rows)
+
+
+def inside(model: DKM, state: MemoryState) -> tuple[dict[str, Any], Float[Tensor, "n c h w"]]:
+    """What a memory says of itself, and the images that are found in it."""
+    with torch.no_grad():
+        known = frame(state, model.R0, model.prior_var, model.noise_var)
+        total, done = int(known.distinct), 0
+        with bar("inspect", total) as advance:
+
+            def callback(found: int, _: int) -> None:
+                nonlocal done
+                advance(found - done)
+                done = found
+
+            found = model.contents(state, callback)
+        times = model.contains(state, found.x).tolist() if len(found.x) else []
+    full = total >= min(state.R.shape)
+    about = {
+        "rows": model.config.rows,
+        "code size": model.config.code,
+        "writes told apart": int(known.rank),
+        "different images": total,
+        "full": "yes: it may hold more images than it can tell apart, and then none are found" if full else "no",
+        "found": len(found.x),
+        "images": {
+            str(i + 1): {"written": count if count > 0 else None, "cost": float(f"{cost:.2g}")}
+            for i, (count, cost) in enumerate(zip(times, found.cost.tolist(), strict=True))
+        },
+    }
+    return about, found.x
+
+
+def often(written: int | None) -> str:
+    """How often an image was written; None of one that is not exact."""
+    if written is None:
+        return "near to one that was written, but for a few pixels"
+    return "written once" if written == 1 else f"written {written} times"
+
+
+def sheet(images: ClassImages, path: Path) -> None:
+    """Write a PNG of eight images each of twelve classes."""
+    index = images.start[:12, None] + torch.arange(8) % images.count[:12, None]
+    tiles(images.pixels[index] * (255 if images.binary else 1), path)
+
+
+def in_rows(x: Float[Tensor, "n c h w"], binary: bool, columns: int = 8) -> UInt8[Tensor, "rows columns c H W"]:
+    """Images of a model three times as large, eight in a row, with a line around each; ink is black on white."""
+    levels = (255 * (1 - x) if binary else (x + 1) * 127.5).round().clamp(0, 255).to("cpu", torch.uint8)
+    levels = levels.repeat_interleave(3, -2).repeat_interleave(3, -1)
+    blank = levels.new_full((-len(x) % columns, *levels.shape[1:]), 255)
+    return pad(torch.cat([levels, blank]), (1, 1, 1, 1), value=192).unflatten(0, (-1, columns))
+
+
+def tiles(x: UInt8[Tensor, "rows columns c h w"], path: Path) -> None:
+    """Write a PNG of images in rows and columns."""
+    rows, columns, channels, height, width = x.shape
+    x = x.permute(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels)
+    with atomic_write(path) as file:
+        Image.fromarray(x.squeeze(-1).numpy()).save(file, "png")

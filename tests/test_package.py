@@ -1,0 +1,48 @@
+"""The package as it is imported: light until something is used, and complete then."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import kanerva
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["experiment"], ["experiment", "--help"]], ids=str
+)
+def test_help_imports_no_torch(arguments: list[str]) -> None:
+    code = (
+        f"import sys, kanerva; from kanerva.cli import main; main({arguments!r}); "
+        "print([m for m in sys.modules if m in ('torch', 'numpy', 'matplotlib', 'tyro')])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+def test_every_public_name_is_there() -> None:
+    scope: dict[str, object] = {}
+    exec("from kanerva import *", scope)
+    assert set(kanerva.__all__) <= set(scope)
+    assert set(kanerva.__all__) <= set(dir(kanerva))
+    assert kanerva.ModelConfig is kanerva.DKMConfig
+    for name in kanerva.__all__:
+        assert scope[name] is getattr(kanerva, name)
+
+
+def test_files_are_there_when_they_are_used() -> None:
+    """Also where a file is imported first: train.py does not take the place of the function `train`."""
+    code = (
+        "import kanerva, kanerva.train, kanerva.evaluate; print(kanerva.objective.loss.__name__, "
+        "kanerva.data.load.__name__, kanerva.MemoryState is kanerva.memory.MemoryState, "
+        "type(kanerva.train).__name__, type(kanerva.evaluate).__name__)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["loss", "load", "True", "function", "function"]
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = kanerva.nothing
+
+
+def test_configs_can_be_pickled() -> None:
+    assert pickle.loads(pickle.dumps(kanerva.TrainConfig(steps=3))) == kanerva.TrainConfig(steps=3)

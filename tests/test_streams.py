@@ -1,0 +1,131 @@
+"""What is said on the streams, also where nobody listens, and how progress is shown."""
+
+import contextlib
+import io
+import sys
+import time
+
+import pytest
+
+from kanerva import progress, streams
+
+
+class Gone(io.StringIO):
+    """A terminal, or a pipe, whose reader has left."""
+
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.terminal = terminal
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    def flush(self) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def closed() -> io.StringIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stream", [None, closed(), Gone(False), Gone(True)], ids=["none", "closed", "pipe", "tty"])
+def test_an_error_stream_that_is_gone_stops_nothing(
+    stream: io.StringIO | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(progress, "FIRST", 0.0)
+    streams.say("a word")
+    with progress.show("work", 3) as work:
+        work.update(1, "well")
+        work.say("another word")
+        work.update(2)
+    with progress.bar("more", None) as advance:
+        advance(1)
+
+
+def test_a_stream_without_our_characters_gets_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data, "ascii"))
+    streams.prepare()
+    print("−3 ± 1, é")
+    sys.stdout.flush()
+    assert data.getvalue() == b"-3 +- 1, ?\n"
+
+
+def test_streams_that_were_closed_at_the_start_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    streams.prepare()
+    for stream in (sys.stdout, sys.stderr):
+        assert stream.write("nowhere\n")
+        stream.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "FIRST", 0.02)
+    monkeypatch.setattr(progress, "EVERY", 0.02)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_progress_is_said_off_a_terminal_while_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.show("work", 1200) as work:
+        work.update(7, "well")
+        said = wait_for(capsys, lines=2)
+    assert set(said) == {"work: 7 of 1,200, 0 s, well"}
+    with progress.bar("more", 9_000_000, 1_000_000, unit="bytes") as advance:
+        advance(1_000_000)
+        assert "more: 2 of 9 MB, 0 s" in wait_for(capsys, lines=1)
+    with progress.bar("no end", None):
+        assert set(wait_for(capsys, lines=1)) == {"no end: 0 s"}
+    capsys.readouterr()
+    time.sleep(0.1)  # and it has an end
+    assert capsys.readouterr().err == ""
+
+
+def wait_for(capsys: pytest.CaptureFixture[str], lines: int) -> list[str]:
+    """At least so many lines of the error stream."""
+    said: list[str] = []
+    for _ in range(1000):
+        said += capsys.readouterr().err.splitlines()
+        if len(said) >= lines:
+            return said
+        time.sleep(0.01)
+    raise AssertionError(f"expected {lines} lines, got {said}")
+
+
+@pytest.mark.usefixtures("impatient")
+def test_only_the_outer_work_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.show("outer", 2), progress.bar("inner", 5) as advance:
+        advance(1)
+        said = wait_for(capsys, lines=2)
+    assert set(said) == {"outer: 0 of 2, 0 s"}
+    with contextlib.suppress(KeyError), progress.show("failed", 1):
+        raise KeyError
+    with progress.show("next", 1):
+        assert set(wait_for(capsys, lines=1)) == {"next: 0 of 1, 0 s"}
+
+
+def test_quick_work_is_done_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.show("work", 2) as work:
+        work.update(2)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress.show("work", 4) as work:
+        work.update(3, "[well]")
+        work.say("[a word] ±")
+    text = stream.getvalue()
+    assert "3/4" in text
+    assert "work  [well]" in text
+    assert "[a word] ±\n" in text
