@@ -171,7 +171,6 @@ def _array(file: Any, size: int, stored: int) -> np.ndarray[Any, np.dtype[Any]]:
             raise ValueError(f"it ends after {done:,} of {wanted:,} bytes")
         data[done : done + len(block)] = np.frombuffer(block, np.uint8)
         done += len(block)
-    file.read(1)  # at its end a zip compares the checksum
     array = data.view(dtype) if wanted else np.empty(0, dtype)
     return array.reshape(shape, order="F" if fortran else "C")
 
