@@ -135,8 +135,7 @@ def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
                 return {names[0]: _array(file, size, size)}
             with zipfile.ZipFile(file) as archive:
                 found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-                for info in archive.infolist():
-                    archive.open(info).close()  # a zip has names twice, and compares them when it opens a member
+                check_members(file, archive)
                 if names and names[0] not in found:
                     raise ValueError(f"there is no key `{names[0]}`, only {', '.join(found) or 'nothing'}")
                 arrays = {}
@@ -148,6 +147,20 @@ def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
         raise
     except Exception as error:  # a damaged file can make zipfile, zlib and NumPy's header parser raise anything
         raise ValueError(f"{path}: expected arrays saved by numpy, without objects, but: {line(error)}") from error
+
+
+def check_members(file: BinaryIO, archive: zipfile.ZipFile) -> None:
+    """Check that a zip lists all its members by their right names, also those that will not be read.
+
+    Names stand there twice, and are compared when a member is opened. How many there are stands at the end; a list
+    whose lengths are damaged can skip some.
+    """
+    file.seek(-22 - len(archive.comment), os.SEEK_END)
+    announced = int.from_bytes(file.read(22)[10:12], "little")
+    if announced != len(archive.infolist()):
+        raise ValueError(f"there should be {announced} arrays, and {len(archive.infolist())} are listed")
+    for info in archive.infolist():
+        archive.open(info).close()
 
 
 def _array(file: Any, size: int, stored: int) -> np.ndarray[Any, np.dtype[Any]]:
@@ -171,7 +184,6 @@ def _array(file: Any, size: int, stored: int) -> np.ndarray[Any, np.dtype[Any]]:
             raise ValueError(f"it ends after {done:,} of {wanted:,} bytes")
         data[done : done + len(block)] = np.frombuffer(block, np.uint8)
         done += len(block)
-    file.read(1)  # at its end a zip compares the checksum
     array = data.view(dtype) if wanted else np.empty(0, dtype)
     return array.reshape(shape, order="F" if fortran else "C")
 
