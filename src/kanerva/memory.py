@@ -245,13 +245,13 @@ def frame(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance,
     P, size, _ = torch.linalg.svd(B, full_matrices=False)
     P = P * (size > noise_var * past.rounding)[..., None, :]
     B = P @ (P.mT @ B)
+    # eigenvalues below all that A can have keep what is left out apart from what is small
+    low = 2 * torch.linalg.matrix_norm(A)[..., None, None].clamp(min=1e-300)
     outside = ridge(-P @ P.mT, 1.0)
-    values, N = torch.linalg.eigh(symmetric(outside @ A @ outside))
+    values, N = torch.linalg.eigh(symmetric(outside @ A @ outside - low * (P @ P.mT)))
     N = N * (values > noise_var * past.rounding_ww)[..., None, :]
     inside = symmetric(P @ P.mT + N @ N.mT)
     distinct, rank = (x.square().sum((-2, -1)).round().long() for x in (P, torch.cat([P, N], -1)))
-    # eigenvalues below all that A can have keep what is left out apart from what is small
-    low = 2 * torch.linalg.matrix_norm(A)[..., None, None].clamp(min=1e-300)
     values, V = torch.linalg.eigh(symmetric(inside @ A @ inside - low * ridge(-inside, 1.0)))
     values, V = values.flip(-1), V.flip(-1)
     kept = torch.arange(values.shape[-1], device=values.device) < rank[..., None]
@@ -441,13 +441,14 @@ def _past(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance)
     checks.broadcastable({"state": state.R.shape[:-2], "R0": R0.shape[:-2]})
     checks.variance("prior_var", prior_var, like=state.R)
     eps, tiny = torch.finfo(state.R.dtype).eps, torch.finfo(torch.float64).eps
+    prior_var = torch.as_tensor(prior_var, dtype=state.R.dtype).double()  # as rounded as the state's own
     R, U = (part.double() for part in broadcast(state, R0))
     inverse = solve(cholesky(symmetric(U), "state.U"), torch.eye(K, dtype=U.dtype, device=U.device).expand_as(U))
     whole = inverse @ R
     lost = ~torch.cat([inverse, whole], -1).isfinite().all(-1).all(-1)[..., None, None]
     inverse, whole = inverse.masked_fill(lost, 0), whole.masked_fill(lost, 0)
     ww = symmetric(ridge(inverse, -1 / prior_var)).masked_fill(lost, 0)
-    wz = (whole - R0 / prior_var).masked_fill(lost, 0)
+    wz = (whole - R0.double() / prior_var).masked_fill(lost, 0)
     # what the state's own rounding leaves, where nothing was written and U is prior_var I, and what this one does
     rounding = (ROUNDING * eps + 64 * tiny) * torch.linalg.matrix_norm(whole)[..., None]
     rounding_ww = ROUNDING * eps / prior_var + 64 * tiny * torch.linalg.matrix_norm(inverse)[..., None]

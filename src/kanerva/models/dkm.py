@@ -150,7 +150,7 @@ class DKM(CodecModel):
         """The energy of images and weights together [sec. 3.5]."""
         return methods.energy(self, state, x, w)
 
-    def contains(self, state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> Int64[Tensor, "*b Q"]:
+    def contains(self, state: MemoryState, x: Float[Tensor, "*cues Q c h w"]) -> Int64[Tensor, "*b Q"]:
         """How often each image was written, 0 for never; −1 where a memory holds too much to know.
 
         Exact: an image with one other pixel was never written. A memory knows while it holds fewer different images

@@ -26,16 +26,17 @@ from torch import Tensor
 
 from .. import checks, memory
 from ..likelihood import Bernoulli
-from ..linalg import broadcast
 from ..memory import MemoryState
+from .reader import check_memory
 from .search import average, likely
 
 if TYPE_CHECKING:
     from ..models.dkm import DKM
 
 # An image was written if its code is this near to the span of all that was, relative to its length. Stored images:
-# at most 7e-6 with fewer codes than rows, 3e-4 with as many. One pixel of a stored image changed: at least 0.05.
-EXACT = 2e-3
+# at most 7e-6 with fewer codes than rows, 3e-4 with as many, 4e-3 after others were forgotten. One pixel of a
+# stored image changed: at least 0.035.
+EXACT = 1e-2
 # An image this near is a stored one but for a few pixels, where repairing does not make it exact. Nothing false was
 # seen below 0.2.
 NEAR = 0.12
@@ -92,53 +93,67 @@ class Frames(NamedTuple):
         """Which memories may hold more codes than they can tell apart."""
         return self.exact.distinct >= min(self.codes.shape[-2:])
 
-    def ask(self, z: Float[Tensor, "B Q C"]) -> tuple[Float[Tensor, "B Q K"], Float[Tensor, "B Q"]]:
-        """The vectors u of codes, and how far the codes are from the span of all that was written."""
-        u = z @ self.back
-        return u, (z - u @ self.codes).norm(dim=-1) / z.norm(dim=-1).clamp(min=1e-12)
+    def lost(self) -> Bool[Tensor, "B"]:
+        """Which memories are not numbers."""
+        return self.exact.codes.isnan().any(-1).any(-1)
 
 
-def contains(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> Int64[Tensor, "*b Q"]:
+def fit(
+    z: Float[Tensor, "*b Q C"], codes: Float[Tensor, "*b K C"], back: Float[Tensor, "*b C K"]
+) -> tuple[Float[Tensor, "*b Q K"], Float[Tensor, "*b Q"]]:
+    """The vectors u of codes, and how far the codes are from the span of all that was written."""
+    u = z @ back
+    return u, (z - u @ codes).norm(dim=-1) / z.norm(dim=-1).clamp(min=1e-12)
+
+
+@checks.full_precision
+@torch.no_grad()
+def contains(model: "DKM", state: MemoryState, x: Float[Tensor, "*cues Q c h w"]) -> Int64[Tensor, "*b Q"]:
     """How often each image was written, 0 for never; −1 where the memory cannot know.
 
     Written m times, a code has a vector of length 1/√m. With as many different codes as rows (or numbers in a code)
     there may be more, and nothing need fit: then only images that do fit are known, and where one does, all are.
     Proof: test_contains_*.
     """
-    frames, z, shape = opened(model, state, x)
-    u, outside = frames.ask(z)
+    flat, z, batch = opened(model, state, x)
+    return count(Frames.of(model, flat), z).reshape(*batch, x.shape[-4])
+
+
+def count(frames: Frames, z: Float[Tensor, "B Q C"]) -> Int64[Tensor, "B Q"]:
+    """`contains` for codes."""
+    u, outside = fit(z, frames.codes, frames.back)
     times = (1 / u.square().sum(-1).clamp(min=1e-6)).round().long().clamp(min=1)
     there = outside < EXACT
-    blind = frames.exact.distinct >= z.shape[-1]  # the span is all of the space: every code lies in it
+    blind = frames.lost() | (frames.exact.distinct >= z.shape[-1])  # a span of the whole space holds every code
     unknown = blind[:, None] | (frames.full()[:, None] & ~there.any(-1, keepdim=True))
-    return torch.where(unknown, -1, torch.where(there, times, 0)).reshape(shape)
+    return torch.where(unknown, -1, torch.where(there, times, 0))
 
 
+@checks.full_precision
+@torch.no_grad()
 def forget(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> MemoryState:
     """The memory without these images, however often each was written; an image that is not there is an error.
 
     An image's vector u gives its weight back, so that `memory.forget` can take it out. Copies of an image leave
     something in the frame that no code lies in: it goes with the images if all of it can be theirs. Where nothing
-    else was written, the prior is left. Proof: test_forgetting_*.
+    else was written, the prior is left. Passes no gradients. Proof: test_forgetting_*.
     """
-    times = contains(model, state, x)
+    flat, z, batch = opened(model, state, x)
+    frames = Frames.of(model, flat)
+    times = count(frames, z)
     if bool((times < 1).any()):
-        where = [tuple(index) for index in (times < 1).nonzero().tolist()]
-        why = "which a memory of as many codes as rows cannot tell" if bool((times < 0).any()) else "never written"
-        raise ValueError(
-            f"x: expected images that are in the memory, got {len(where)} that are not ({why}): {where[:5]}"
+        where = [tuple(index) for index in (times < 1).reshape(*batch, -1).nonzero().tolist()]
+        why = (
+            "a memory of as many codes as rows, or more, cannot tell"
+            if bool((times < 0).any())
+            else "never written"
         )
-    frames, z, _ = opened(model, state, x)
-    R, U = broadcast(state, times[..., None])
-    flat = MemoryState(R.reshape(-1, *R.shape[-2:]), U.reshape(-1, *U.shape[-2:]))
-    made = [
-        without(model, MemoryState(*one), memory.Frame(*frame), codes.double(), copies)
-        for *one, frame, codes, copies in zip(
-            *flat, zip(*frames.exact, strict=True), z, times.flatten(0, -2), strict=True
-        )
-    ]
-    parts = (torch.stack(part) for part in zip(*made, strict=True))
-    return MemoryState(*(part.reshape(old.shape) for part, old in zip(parts, (R, U), strict=True)))
+        raise ValueError(f"x: expected images that are in the memory, got {len(where)} others ({why}): {where[:5]}")
+    if times.numel():
+        each = zip(*flat, zip(*frames.exact, strict=True), z, times, strict=True)
+        made = [without(model, MemoryState(R, U), memory.Frame(*frame), *rest) for R, U, frame, *rest in each]
+        flat = MemoryState(*(torch.stack(part) for part in zip(*made, strict=True)))
+    return MemoryState(*(part.reshape(*batch, *part.shape[-2:]) for part in flat))
 
 
 def without(
@@ -149,7 +164,7 @@ def without(
     times: Int64[Tensor, "Q"],
 ) -> MemoryState:
     """One memory without these codes, each written so many times."""
-    u = unit(z @ torch.linalg.pinv(frame.codes, rtol=1e-7))
+    u = unit(z.double() @ torch.linalg.pinv(frame.codes, rtol=1e-7))
     same = (u @ u.mT).abs() > 0.5
     first = same.int().argmax(-1) == torch.arange(len(u), device=u.device)  # who asks twice is counted once
     u, copies = u[first], int(times[first].sum())
@@ -164,6 +179,7 @@ def without(
     return memory.forget(state, w, codes, model.noise_var)
 
 
+@checks.full_precision
 def contents(model: "DKM", state: MemoryState, callback: Callable[[int, int], None] | None = None) -> Contents:
     """All images of one memory, found without a cue; the same ones every time.
 
@@ -171,7 +187,8 @@ def contents(model: "DKM", state: MemoryState, callback: Callable[[int, int], No
     found rather than a false one. Cost: about 150 evaluations of encoder and decoder for each of 8 images, 600 for
     each of 32 in 32 rows. Proof: test_contents_*.
     """
-    if state.R.ndim != 2:
+    check_memory(model, state)
+    if state.R.ndim != 2 or state.U.ndim != 2:
         raise ValueError(f"state: expected one memory, R of shape (K, C), got {tuple(state.R.shape)}")
     with checks.deep_checks(False), torch.inference_mode(False), torch.no_grad():
         frames = Frames.of(model, MemoryState(*(part.clone()[None] for part in state)))
@@ -364,7 +381,7 @@ class Search:
         likelihood = self.model.decode(nearest(z @ back, left) @ codes)
         x = likelihood.mode()
         doubt = (likelihood.mean - x).abs()
-        u, outside = Frames(self.model, codes, back, self.frames.exact).ask(self.model.encode(x))
+        u, outside = fit(self.model.encode(x), codes, back)
         for i, number in enumerate(active):
             self.boxes[number].spent += z.shape[1] * (ROUND + 1)
             done = self.harvest(number, x[i], u[i], outside[i], doubt[i])
@@ -431,8 +448,7 @@ class Search:
 
         def judged(pool: Float[Tensor, "n c h w"]) -> tuple[Tensor, Tensor, Tensor]:
             z = self.model.encode(pool)
-            u = z @ back
-            return apart(z), u, (z - u @ codes).norm(dim=-1) / z.norm(dim=-1)
+            return apart(z), *fit(z, codes, back)
 
         beam, tries, most = 4, 12, 8
         pool = x[None]
@@ -498,16 +514,13 @@ def changed(x: Float[Tensor, "n c h w"], which: Int64[Tensor, "n m"]) -> Float[T
 
 
 def opened(
-    model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]
-) -> tuple[Frames, Float[Tensor, "B Q C"], tuple[int, ...]]:
-    """The frames of memories, the codes of images with one batch axis like them, and the shape of an answer."""
+    model: "DKM", state: MemoryState, x: Float[Tensor, "*cues Q c h w"]
+) -> tuple[MemoryState, Float[Tensor, "B Q C"], tuple[int, ...]]:
+    """Memories and the codes of images, both with one batch axis, and the batch axes that they have together."""
+    check_memory(model, state)
     model.check_images(x, "Q")
-    with torch.no_grad():
-        z = model.encode(x)
-        batches = {"state": state.R.shape[:-2], "x": z.shape[:-2]}
-        checks.broadcastable(batches)
-        batch = torch.broadcast_shapes(*batches.values())
-        z = z.expand(*batch, *z.shape[-2:]).reshape(-1, *z.shape[-2:])
-        R, U = broadcast(state, x.new_empty(*batch, 0, 0))
-        flat = MemoryState(R.reshape(-1, *R.shape[-2:]), U.reshape(-1, *U.shape[-2:]))
-        return Frames.of(model, flat), z, (*batch, z.shape[-2])
+    batches = {"state": torch.broadcast_shapes(state.R.shape[:-2], state.U.shape[:-2]), "x": x.shape[:-4]}
+    checks.broadcastable(batches)
+    batch = torch.broadcast_shapes(*batches.values())
+    R, U, z = (a.expand(1, *batch, *a.shape[-2:]).flatten(0, -3) for a in (*state, model.encode(x)))
+    return MemoryState(R, U), z, batch

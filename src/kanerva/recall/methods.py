@@ -1,6 +1,7 @@
 """Attractor dynamics: energy, recall by three methods, and sampling, with a written memory.
 
-    descent         infer w from the cue through what corrupted it, then descend the energy in w and x in turn
+    descent         look for the stored image in the memory itself; where it is not found, infer w from the cue
+                    through what corrupted it, then descend the energy in w and x in turn
     least-squares   encode, solve, decode, take the mode: the paper's
     stochastic      draw w and x in turn: a Markov chain around the stored patterns
 
@@ -9,7 +10,6 @@ rest repeats the last. To add a method, write its class here and name it in METH
 """
 
 import dataclasses
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -107,6 +107,7 @@ class Descent(Method):
         else:
             first = at.settle(search.infer(at, x, self.noise, mask))
             found = torch.zeros_like(first.energy, dtype=torch.bool)
+            first = first._replace(certified=found if self.inside else None)
         yield first
         yield from self.fall(at, first, found)
 
@@ -114,8 +115,10 @@ class Descent(Method):
         self, at: Reader, x: Float[Tensor, "*b Q c h w"], mask: Float[Tensor, "*b Q c h w"] | None
     ) -> tuple[Snapshot, Bool[Tensor, "*b Q"]]:
         """Stored images that explain the cues, and who has one; weights are inferred for the others."""
-        batch, flat = x.shape[:-4], at.flat()
-        y = x.reshape(math.prod(batch), *x.shape[-4:])
+        # cues that share one memory are searched for together
+        batch = () if at.state.R.ndim == 2 else x.shape[:-4]
+        flat = at.flat((1, *batch))
+        y = x.reshape(len(flat.state.R), -1, *x.shape[-3:])
         m = None if mask is None else mask.reshape(y.shape)
         found = frame.recognise(frame.Frames.of(at.model, flat.state), y, m)
         w = flat.address(found.x)
@@ -125,7 +128,7 @@ class Descent(Method):
             some = flat.some(rest)
             inferred = some.settle(search.infer(some, y[rest], self.noise, None if m is None else m[rest]))
             first = first.put(rest, found.there[rest], inferred)
-        return first.unflatten(batch), found.there.reshape(*batch, -1)
+        return first.unflatten(x.shape[:-3]), found.there.reshape(x.shape[:-3])
 
     def from_draw(self, at: Reader, here: Snapshot) -> Iterator[Snapshot]:
         return self.fall(at, here, torch.zeros_like(here.energy, dtype=torch.bool))

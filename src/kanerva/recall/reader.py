@@ -1,6 +1,5 @@
 """A model and a memory that it has written: all that recall, the search and the experiments ask of the two."""
 
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -26,10 +25,7 @@ class Reader(NamedTuple):
     @classmethod
     def of(cls, model: "DKM", state: MemoryState) -> "Reader":
         """Invert a memory, once it is known to belong to the model."""
-        checks.memory(state, "state")
-        sizes = {"K": model.config.rows, "C": model.config.code}
-        source = "the model's rows and code size; usual cause: a memory that another model has written"
-        checks.tensor("state.R", state.R, ("K", "C"), sizes, like=model.R0, source=source)
+        check_memory(model, state)
         state = MemoryState(*linalg.broadcast(map(copied, state)))
         return cls(model, state, model.inverse(state))
 
@@ -39,11 +35,11 @@ class Reader(NamedTuple):
         checks.broadcastable(batches)
         return copied(x).expand(*torch.broadcast_shapes(*batches.values()), *x.shape[-4:])
 
-    def flat(self) -> "Reader":
-        """The same with one batch axis."""
-        batch = math.prod(self.state.R.shape[:-2])
-        R, U, P = (part.reshape(batch, *part.shape[-2:]) for part in (*self.state, self.inverse.P))
-        return Reader(self.model, MemoryState(R, U), Inverse(P, self.inverse.log_det.reshape(batch)))
+    def flat(self, batch: tuple[int, ...]) -> "Reader":
+        """The same with one batch axis; memories that many cues of the batch share are repeated."""
+        matrices = (*self.state, self.inverse.P, self.inverse.log_det[..., None, None])
+        R, U, P, log_det = (part.expand(*batch, *part.shape[-2:]).flatten(0, -3) for part in matrices)
+        return Reader(self.model, MemoryState(R, U), Inverse(P, log_det[:, 0, 0]))
 
     def some(self, which: Int64[Tensor, "n"]) -> "Reader":
         """Some of the memories."""
@@ -76,3 +72,11 @@ class Reader(NamedTuple):
 def copied(x: Tensor) -> Tensor:
     """x, as a tensor that autograd may keep: one made in inference mode is copied once that is left."""
     return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x
+
+
+def check_memory(model: "DKM", state: MemoryState) -> None:
+    """Refuse what is no memory, or one of another size than the model's."""
+    checks.memory(state, "state")
+    sizes = {"K": model.config.rows, "C": model.config.code}
+    source = "the model's rows and code size; usual cause: a memory that another model has written"
+    checks.tensor("state.R", state.R, ("K", "C"), sizes, like=model.R0, source=source)

@@ -40,9 +40,9 @@ class Snapshot(NamedTuple):
             *(a if a is None or b is None else a.index_copy(0, which, b) for a, b in zip(self, mixed, strict=True))  # type: ignore[arg-type]
         )
 
-    def unflatten(self, batch: tuple[int, ...]) -> "Snapshot":
-        """The same with these axes in the place of the first."""
-        return Snapshot(*(None if a is None else a.reshape(*batch, *a.shape[1:]) for a in self))  # type: ignore[arg-type]
+    def unflatten(self, axes: tuple[int, ...]) -> "Snapshot":
+        """The same with these axes in the place of the first two."""
+        return Snapshot(*(None if a is None else a.reshape(*axes, *a.shape[2:]) for a in self))  # type: ignore[arg-type]
 
 
 class Recall(NamedTuple):
