@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TARGETS = ["src/kanerva/memory.py", "src/kanerva/linalg.py"]
-SUITES = ["tests/test_memory.py", "tests/test_linalg.py", "tests/test_gradients.py", "tests/test_properties.py"]
+SUITES = [f"tests/test_{name}.py" for name in ("memory", "frame", "linalg", "gradients", "properties")]
 
 MUTANTS = {
     "prior: standard deviation for variance": (
@@ -54,12 +54,33 @@ MUTANTS = {
     "condition: U not symmetric": ("symmetric(state.U - V.mT @ V)", "state.U - (V.mT * (1 + 1e-14)) @ V + 1e-15 * V.mT @ V.roll(1, -1)"),
     "condition: R from Z alone": ("solve_lower(L, z - w @ state.R)", "solve_lower(L, z)"),
     "condition: in place": ("    c = w @ state.U\n", "    c = w @ state.U\n    with torch.no_grad():\n        w.mul_(1 + 1e-13)\n"),
-    "span: with the prior": ("(whole - R0 / prior_var)", "whole"),
-    "span: the prior's deviation": ("(whole - R0 / prior_var)", "(whole - R0 / prior_var**0.5)"),
-    "span: of what is read": ("whole = solve(cholesky(symmetric(state.U), \"state.U\"), state.R)", "whole = state.R"),
-    "span: rounding counts": ("rounding = 64 *", "rounding = 0 *"),
-    "span: lost memories are blank": (".masked_fill(lost, torch.nan)", ".masked_fill(lost, 0)"),
-    "span: squares overflow": ("/ scale).masked_fill(lost", "/ 1).masked_fill(lost"),
+    "span: with the prior": ("(whole - R0.double() / prior_var)", "whole"),
+    "span: the prior's deviation": ("(whole - R0.double() / prior_var)", "(whole - R0.double() / prior_var**0.5)"),
+    "span: of what is read": ("whole = inverse @ R\n", "whole = R\n"),
+    "span: rounding counts": ("rounding = (ROUNDING * eps", "rounding = 0 * (ROUNDING * eps"),
+    "span: lost memories are blank": ("[..., None]).masked_fill(past.lost, torch.nan)", "[..., None]).masked_fill(past.lost, 0)"),
+    "span: in single precision": ("R, U = (part.double() for part in broadcast(state, R0))", "R, U = (part.float() for part in broadcast(state, R0))"),
+    "frame: with the prior's covariance": ("symmetric(ridge(inverse, -1 / prior_var))", "symmetric(ridge(inverse, 0.0))"),
+    "frame: the prior rounded otherwise than the state": ("torch.as_tensor(prior_var, dtype=state.R.dtype).double()", "torch.as_tensor(prior_var, dtype=torch.bfloat16).double()"),
+    "frame: no noise in A": ("A, B = symmetric(noise_var * past.ww), noise_var * past.wz", "A, B = symmetric(past.ww), noise_var * past.wz"),
+    "frame: no noise in B": ("A, B = symmetric(noise_var * past.ww), noise_var * past.wz", "A, B = symmetric(noise_var * past.ww), past.wz"),
+    "frame: all of B counts": ("P = P * (size > noise_var * past.rounding)", "P = P * (size > -1)"),
+    "frame: repeats do not count": ("N = N * (values > noise_var * past.rounding_ww)", "N = 0 * N * (values > 0)"),
+    "frame: rounding of repeats counts": ("rounding_ww = ROUNDING * eps", "rounding_ww = 0 * eps"),
+    "frame: repeats mix with codes": (" - low * (P @ P.mT)))", "))"),
+    "frame: small is left out": ("inside @ A @ inside - low * ridge(-inside, 1.0)", "inside @ A @ inside"),
+    "frame: weights by the eigenvalue": ("weights = V.mT * torch.where(kept, root, 0)", "weights = V.mT * torch.where(kept, root**2, 0)"),
+    "frame: codes by the eigenvalue": ("torch.where(kept, 1 / root, 0)", "torch.where(kept, 1 / root**2, 0)"),
+    "frame: rank of the codes alone": ("for x in (P, torch.cat([P, N], -1)))", "for x in (P, P))"),
+    "frame: lost memories are blank": ("Frame(codes.masked_fill(past.lost, torch.nan), weights.masked_fill(past.lost, torch.nan)", "Frame(codes, weights"),
+    "frame: carries gradients": ("@torch.no_grad()\ndef frame", "def frame"),
+    "forget: writes": ("ridge(-c @ w.mT, s2)", "ridge(c @ w.mT, s2)"),
+    "forget: U half restored": ("U = symmetric(U + V.mT @ V)", "U = symmetric(U + 0.5 * V.mT @ V)"),
+    "forget: old covariance": ("MemoryState(R - U @ (w.mT @ (z - w @ R)) / s2, U)", "MemoryState(R - (U - V.mT @ V) @ (w.mT @ (z - w @ R)) / s2, U)"),
+    "forget: codes alone": ("(w.mT @ (z - w @ R)) / s2", "(w.mT @ z) / s2"),
+    "forget: a standard deviation": ("(w.mT @ (z - w @ R)) / s2", "(w.mT @ (z - w @ R)) / s2**0.5"),
+    "forget: cut off the graph": ("else noise_var.double()", "else noise_var.double().detach()"),
+    "forget: precision lost": ("/ s2, U).to(dtype)", "/ s2, U)"),
     "write: refinement counts a code twice": (
         "state = _condition(old, w_t",
         "state = _condition(state, w_t",

@@ -20,7 +20,13 @@ pytestmark = pytest.mark.usefixtures("short_search")
 SMALL: dict[str, Any] = {"rows": 4, "code": 6, "codec": CodecConfig((4, 4))}
 IMAGE = {"bernoulli": (1, 7, 8), "gaussian": (3, 6, 6)}
 # Options of recall that some model has, with a value that it can use.
-VALUES: dict[str, Any] = {"noise": 0.1, "mask": torch.ones(1, 1), "temperature": 0.5, "generator": None}
+VALUES: dict[str, Any] = {
+    "noise": 0.1,
+    "mask": torch.ones(1, 1),
+    "inside": False,
+    "temperature": 0.5,
+    "generator": None,
+}
 
 
 def small(name: str, likelihood: str, **fields: Any) -> Model:
@@ -235,7 +241,7 @@ def test_double_precision_works_from_end_to_end(model: Model) -> None:
     state = model.write(x)
     found = recall(model, state, corrupted(model, x))
     drawn = model.sample(state, 3, 2, generator())
-    for part in (*model(x, generator()), *state, *found, *drawn):
+    for part in (*model(x, generator()), *state, *found[:3], *drawn[:3]):
         assert part is None or part.dtype == torch.float64
 
 

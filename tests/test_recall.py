@@ -1,4 +1,4 @@
-"""The methods of recall, against what they promise."""
+"""The methods of recall, against what they promise; descent from the cue alone, for the rest see test_inside.py."""
 
 import dataclasses
 import math
@@ -16,6 +16,9 @@ from kanerva.recall.reader import Reader
 from kanerva.recall.trajectory import Snapshot
 from recalling import BITS, COLOUR, CONFIGS, FULL, generator, images, model
 
+# what descent is told to go by the cue alone
+ALONE: dict[str, dict[str, Any]] = {"descent": {"inside": False}, "least-squares": {}, "stochastic": {}}
+
 
 @CONFIGS
 @pytest.mark.usefixtures("short_search")
@@ -28,8 +31,8 @@ def test_energy_never_rises(config: DKMConfig) -> None:
         state = m.write(x)
         noisy = images(config, 8, 40, seed=100 + seed)
         for path in (
-            m.recall(state, noisy, 6, "descent"),
-            m.recall(state, noisy, 6, "descent", noise=0.1, mask=corruption.half(noisy).mask),
+            m.recall(state, noisy, 6, "descent", inside=False),
+            m.recall(state, noisy, 6, "descent", inside=False, noise=0.1, mask=corruption.half(noisy).mask),
             m.sample(state, 40, 6, generator(seed), "descent"),
         ):
             assert bool((path.energy.diff(dim=0) <= 0).all())
@@ -45,7 +48,7 @@ def test_energy_never_rises(config: DKMConfig) -> None:
 @CONFIGS
 def test_every_step_of_descent_ends_in_the_mode(config: DKMConfig) -> None:
     m, x = model(config), images(config, 2, 6)
-    path = m.recall(m.write(x), images(config, 2, 5, seed=3), 5, "descent")
+    path = m.recall(m.write(x), images(config, 2, 5, seed=3), 5, "descent", inside=False)
     for s in range(5):
         torch.testing.assert_close(path.x[s], m.decode(memory.read(m.write(x), path.w[s])).mode())
 
@@ -56,7 +59,7 @@ def test_what_is_masked_says_nothing() -> None:
     mask = corruption.half(y, "left").mask
     assert mask is not None
     other = torch.where(mask.bool(), y, 1 - y)
-    a, b = (m.recall(state, cue, 4, "descent", mask=mask) for cue in (y, other))
+    a, b = (m.recall(state, cue, 4, "descent", inside=False, mask=mask) for cue in (y, other))
     for left, right in zip(a, b, strict=True):
         torch.testing.assert_close(left, right)
 
@@ -65,17 +68,17 @@ def test_descent_goes_on_where_gradients_are_off(tmp_path: Path) -> None:
     m, x = model(), images(BITS, 2, 6)
     state = m.write(x)
     mask = torch.ones(8, 9)
-    usual = m.recall(state, x, 3, "descent", mask=mask)
+    usual = m.recall(state, x, 3, "descent", inside=False, mask=mask)
     with torch.no_grad():
-        torch.testing.assert_close(m.recall(state, x, 3, "descent", mask=mask), usual)
+        torch.testing.assert_close(m.recall(state, x, 3, "descent", inside=False, mask=mask), usual)
     m.save(tmp_path / "m.safetensors")
     with torch.inference_mode():
         made = torch.ones(8, 9)
-        inside = m.recall(m.write(x), x.clone(), 3, "descent", mask=made)
-        again = kanerva.load(tmp_path / "m.safetensors").recall(state, x, 3, "descent", mask=mask)
+        inside = m.recall(m.write(x), x.clone(), 3, "descent", inside=False, mask=made)
+        again = kanerva.load(tmp_path / "m.safetensors").recall(state, x, 3, "descent", inside=False, mask=mask)
     torch.testing.assert_close(inside, usual)
     torch.testing.assert_close(again, usual)
-    torch.testing.assert_close(m.recall(state, x, 3, "descent", mask=made), usual)
+    torch.testing.assert_close(m.recall(state, x, 3, "descent", inside=False, mask=made), usual)
 
 
 def test_descent_is_float32_under_autocast() -> None:
@@ -83,8 +86,8 @@ def test_descent_is_float32_under_autocast() -> None:
         m, x = model(config), images(config, 2, 6)
         state = m.write(x)
         with torch.autocast("cpu", torch.bfloat16):
-            found = m.recall(state, x, 2, "descent")
-        torch.testing.assert_close(found, m.recall(state, x, 2, "descent"))
+            found = m.recall(state, x, 2, "descent", inside=False)
+        torch.testing.assert_close(found, m.recall(state, x, 2, "descent", inside=False))
 
 
 @CONFIGS
@@ -92,16 +95,16 @@ def test_a_cue_is_recalled_as_if_it_were_alone(config: DKMConfig) -> None:
     """In float64, where the order of summation does not decide; who has arrived waits for nobody."""
     m, x = model(config, dtype=torch.float64), images(config, 1, 6, dtype=torch.float64)
     state = m.write(x)
-    together = m.recall(state, x, 4, "descent", noise=0.1)
+    together = m.recall(state, x, 4, "descent", inside=False, noise=0.1)
     for i in (0, 3):
-        alone = m.recall(state, x[:, i : i + 1], 4, "descent", noise=0.1)
+        alone = m.recall(state, x[:, i : i + 1], 4, "descent", inside=False, noise=0.1)
         torch.testing.assert_close(alone.w, together.w[:, :, i : i + 1], rtol=1e-4, atol=1e-4)
 
 
 def test_descent_leaves_parameters_alone() -> None:
     torch.manual_seed(0)
     m = DKM(BITS)
-    path = m.recall(m.write(images(BITS, 2, 6)), images(BITS, 2, 3), 3, "descent")
+    path = m.recall(m.write(images(BITS, 2, 6)), images(BITS, 2, 3), 3, "descent", inside=False)
     assert all(p.grad is None for p in m.parameters())
     assert not path.x.requires_grad
 
@@ -150,12 +153,15 @@ def test_chains_repeat_with_their_generator() -> None:
 def test_a_callback_sees_every_step(method: str) -> None:
     m, x = model(), images(BITS, 2, 6)
     seen: list[Any] = []
-    path = m.recall(m.write(x), x, 4, method, callback=lambda number, step: seen.append((number, step)))
+    path = m.recall(
+        m.write(x), x, 4, method, callback=lambda number, step: seen.append((number, step)), **ALONE[method]
+    )
     assert path.x.shape == (4, 2, 6, 1, 8, 9)
     assert [number for number, _ in seen] == list(range(len(seen)))
     for number, step in seen:
-        for a, b in zip(step, path, strict=True):
+        for a, b in zip(step[:3], path[:3], strict=True):
             assert torch.equal(a, b[number])
+    assert path.certified is None
 
 
 @pytest.mark.parametrize("method", ["least-squares", "descent"])
@@ -165,7 +171,9 @@ def test_a_path_that_has_arrived_is_not_walked_on(method: str) -> None:
     made: list[int] = []
     for i in range(6):  # least squares may also end in a cycle, and never arrive
         made.clear()
-        path = m.recall(state, x[:, i : i + 1], 200, method, callback=lambda number, _: made.append(number))
+        path = m.recall(
+            state, x[:, i : i + 1], 200, method, callback=lambda number, _: made.append(number), **ALONE[method]
+        )
         assert len(path.x) == 200
         if len(made) < 200:
             break
@@ -189,19 +197,38 @@ def test_snapshots_are_joined_cue_by_cue() -> None:
         for v in (1.0, 2.0)
     )
     which = torch.tensor([[True, False, True], [False, False, True]])
-    for part in one.where(which, two):
+    for part in one.where(which, two)[:3]:
         each = part.flatten(2) if part.ndim > 2 else part[..., None]
         assert torch.equal(each, torch.where(which, 1.0, 2.0)[..., None].expand_as(each))
+    assert one.where(which, two).certified is None
+    # who was not looked at is not certified
+    sure = one._replace(certified=torch.ones(2, 3, dtype=torch.bool))
+    for joined, expected in ((sure.where(which, two), which), (two.where(which, sure), ~which)):
+        assert joined.certified is not None
+        assert torch.equal(joined.certified, expected)
+
+
+def test_snapshots_take_others_in_some_memories() -> None:
+    one = Snapshot(
+        torch.ones(3, 2, 1, 2, 2), torch.ones(3, 2, 4), torch.ones(3, 2), torch.ones(3, 2, dtype=torch.bool)
+    )
+    two = Snapshot(torch.zeros(2, 2, 1, 2, 2), torch.zeros(2, 2, 4), torch.zeros(2, 2))
+    joined = one.put(torch.tensor([2, 0]), torch.tensor([[True, False], [False, False]]), two)
+    expected = torch.tensor([[False, False], [True, True], [True, False]])
+    for part in joined:
+        each = part.flatten(2) if part.ndim > 2 else part[..., None]
+        assert torch.equal(each, expected[..., None].expand_as(each).to(each))
+    assert joined.unflatten((3, 1, 2)).w.shape == (3, 1, 2, 4)
 
 
 @pytest.mark.parametrize("method", methods.METHODS)
 def test_no_cue_and_any_batch(method: str) -> None:
     m, x = model(dtype=torch.float64), images(BITS, 2, 3, 6, dtype=torch.float64)
     state = m.write(x)
-    assert m.recall(state, x[:, :, :0], 2, method).x.shape == (2, 2, 3, 0, 1, 8, 9)
-    path = m.recall(state, x, 2, method)
+    assert m.recall(state, x[:, :, :0], 2, method, **ALONE[method]).x.shape == (2, 2, 3, 0, 1, 8, 9)
+    path = m.recall(state, x, 2, method, **ALONE[method])
     assert path.w.shape == (2, 2, 3, 6, 5)
-    alone = m.recall(MemoryState(state.R[1, 2], state.U[1, 2]), x[1, 2], 1, method)
+    alone = m.recall(MemoryState(state.R[1, 2], state.U[1, 2]), x[1, 2], 1, method, **ALONE[method])
     if method != "stochastic":
         torch.testing.assert_close(alone.x[0], path.x[0, 1, 2])
     assert m.sample(state, 4, 3, method=method).x.shape == (3, 2, 3, 4, 1, 8, 9)
@@ -214,9 +241,9 @@ ELSEWHERE: dict[str, tuple[str, dict[str, Any], str]] = {
         r"'least-squares' \(it has none\); methods that have noise: descent",
     ),
     "a mask": ("stochastic", {"mask": torch.ones(8, 9)}, r"\(temperature, generator\); .* have mask: descent"),
-    "temperature": ("descent", {"temperature": 2.0}, r"\(noise, mask\); .* have temperature: stochastic"),
+    "temperature": ("descent", {"temperature": 2.0}, r"\(noise, mask, inside\); .* have temperature: stochastic"),
     "a generator": ("least-squares", {"generator": generator()}, r"it has none.* have generator: stochastic"),
-    "nothing known": ("descent", {"nose": 0.1}, r"\(noise, mask\); methods that have nose: none"),
+    "nothing known": ("descent", {"nose": 0.1}, r"\(noise, mask, inside\); methods that have nose: none"),
 }
 
 
@@ -236,7 +263,7 @@ def test_a_model_knows_the_options_of_its_methods() -> None:
     """They are those of the methods' classes, and recall takes them."""
     m, x = model(), images(BITS, 2, 6)
     assert m.METHODS == ("descent", "least-squares", "stochastic")
-    given = {"noise": 0.1, "mask": torch.ones(8, 9), "temperature": 0.5, "generator": generator()}
+    given = {"noise": 0.1, "inside": False, "mask": torch.ones(8, 9), "temperature": 0.5, "generator": generator()}
     for method in m.METHODS:
         m.recall(m.write(x), x, 1, method, **{name: given[name] for name in m.options(method)})
     assert sorted(name for method in m.METHODS for name in m.options(method)) == sorted(given)
@@ -300,7 +327,7 @@ def test_descent_says_what_it_cannot_leave() -> None:
     with torch.no_grad():
         state = m.write(x)
         with pytest.raises(RuntimeError, match=r"model: expected one made outside of inference mode"):
-            m.recall(state, x, 1, "descent")
+            m.recall(state, x, 1, "descent", inside=False)
         assert m.recall(state, x, 1, "least-squares").x.shape == (1, 2, 6, 1, 8, 9)
 
 
@@ -309,16 +336,16 @@ def test_an_empty_memory_recalls_what_the_prior_has() -> None:
     m, x = model(), images(BITS, 2, 6)
     for method in methods.METHODS:
         path = m.recall(m.prior((2,)), x, 3, method)
-        assert all(bool(part.isfinite().all()) for part in path)
+        assert all(bool(part.isfinite().all()) for part in path[:3])
 
 
 def test_memories_may_share_their_mean() -> None:
     m, x = model(), images(BITS, 4)
     state = m.write(x)
     shared = MemoryState(state.R, state.U.expand(3, -1, -1))
-    path = m.recall(shared, x, 2, "descent")
+    path = m.recall(shared, x, 2, "descent", inside=False)
     assert path.energy.shape == (2, 3, 4)
-    torch.testing.assert_close(path.energy[:, 1], m.recall(state, x, 2, "descent").energy)
+    torch.testing.assert_close(path.energy[:, 1], m.recall(state, x, 2, "descent", inside=False).energy)
 
 
 def test_a_memory_that_is_not_a_number_leaves_the_others_alone() -> None:
@@ -327,9 +354,9 @@ def test_a_memory_that_is_not_a_number_leaves_the_others_alone() -> None:
     broken = MemoryState(state.R.clone(), state.U)
     broken.R[0, 0, 0] = math.nan
     with kanerva.deep_checks(False):
-        path = m.recall(broken, x, 3, "descent")
+        path = m.recall(broken, x, 3, "descent", inside=False)
     assert bool(path.energy[:, 0].isnan().all())
-    torch.testing.assert_close(path.energy[:, 1], m.recall(state, x, 3, "descent").energy[:, 1])
+    torch.testing.assert_close(path.energy[:, 1], m.recall(state, x, 3, "descent", inside=False).energy[:, 1])
 
 
 def test_what_is_no_memory_mask_or_number_is_said(no_shape_checks: None) -> None:
@@ -340,9 +367,9 @@ def test_what_is_no_memory_mask_or_number_is_said(no_shape_checks: None) -> None
     with pytest.raises(TypeError, match=r"state\.R: expected torch\.float32"):
         m.recall(state.to(torch.float64), x)
     with pytest.raises(TypeError, match=r"noise: expected a number"):
-        m.recall(state, x, method="descent", noise=torch.ones(6))
+        m.recall(state, x, method="descent", inside=False, noise=torch.ones(6))
     with pytest.raises(TypeError, match=r"mask: expected a tensor"):
-        m.recall(state, x, method="descent", mask=[[1.0]])
+        m.recall(state, x, method="descent", inside=False, mask=[[1.0]])
     with pytest.raises(ValueError, match=r"x: expected images of shape"):
         m.energy(state, x[..., :1, :1], state.R[:, :1].new_zeros(2, 6, 5))
     with pytest.raises(ValueError, match=r"w: .*Q"):

@@ -94,7 +94,7 @@ def test_a_search_that_knows_what_was_written_finds_more(monkeypatch: pytest.Mon
     cue = corruption.flips(some, 0.2, generator(1)).x
 
     def wrong() -> float:
-        return float((m.recall(state, cue, 1, "descent").x[-1] - some).abs().sum((-3, -2, -1)).mean())
+        return float((m.recall(state, cue, 1, inside=False).x[-1] - some).abs().sum((-3, -2, -1)).mean())
 
     knowing = wrong()
     monkeypatch.setattr(search, "strangeness", lambda at, basis, likelihood: 0)
@@ -143,7 +143,7 @@ def test_the_level_of_flips_is_found_out() -> None:
     at = Reader.of(m, m.write(x))
     for level in (0.05, 0.15, 0.3):
         y = corruption.flips(x, level, generator()).x
-        told, found = (m.recall(at.state, y, 1, "descent", noise=noise).x[0] for noise in (level, None))
+        told, found = (m.recall(at.state, y, 1, noise=noise, inside=False).x[0] for noise in (level, None))
         wrong = [float((a - x).abs().sum((-3, -2, -1)).mean()) for a in (told, found)]
         assert wrong[1] < 1.3 * wrong[0] + 1
 

@@ -1,0 +1,283 @@
+"""memory.frame and memory.forget against weights and codes that are known."""
+
+import math
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import kanerva
+from cases import AWKWARD, Case, case, normal
+from kanerva import MemoryState, memory
+
+PRIOR_VAR, NOISE_VAR = 1.5, 0.7
+
+
+def close(a: Tensor, b: Tensor, tolerance: float) -> None:
+    """Equal up to a share of the largest entry."""
+    torch.testing.assert_close(a, b, rtol=0, atol=tolerance * max(1.0, float(b.abs().amax()) if b.numel() else 1.0))
+
+
+def look(state: MemoryState, R0: Tensor) -> memory.Frame:
+    return memory.frame(state, R0, PRIOR_VAR, NOISE_VAR)
+
+
+def is_a_rotation(frame: memory.Frame, w: Tensor, z: Tensor, tolerance: float) -> None:
+    """W = Q · weights and Z = Q · codes for one Q whose rows are orthonormal; rows beyond the rank are zero."""
+    n = int(frame.rank)
+    assert frame.codes.dtype == frame.weights.dtype == torch.float64
+    assert not frame.codes[n:].any()
+    assert not frame.weights[n:].any()
+    w, z = w.double(), z.double()
+    Q = w @ torch.linalg.pinv(frame.weights[:n])
+    close(Q @ frame.weights[:n], w, tolerance)
+    close(Q @ frame.codes[:n], z, tolerance)
+    if n == len(w):
+        close(Q @ Q.mT, torch.eye(n, dtype=torch.float64), tolerance)
+
+
+class Sizes(NamedTuple):
+    """A memory to be made."""
+
+    K: int
+    C: int
+    T: int
+    seed: int
+    alike: float = 1.0
+    """What codes have of their own; the rest is common to all."""
+    calls: int = 1
+
+
+@st.composite
+def sizes(draw: st.DrawFn) -> Sizes:
+    """Of any size up to K codes; some nearly alike; in one call or in several."""
+    K = draw(st.integers(1, 33))
+    return Sizes(
+        K,
+        draw(st.sampled_from([7, 8, 33, 100])),
+        draw(st.integers(0, K)),
+        draw(st.integers(0, 2**20)),
+        draw(st.sampled_from([1.0, 0.1, 1e-3])),
+        draw(st.integers(1, 3)),
+    )
+
+
+def made(of: Sizes) -> tuple[MemoryState, Tensor, Tensor, Tensor]:
+    """A memory of T codes, its prior's mean, the weights and the codes; lengths of mixed weights differ 30-fold."""
+    K, C, T, seed, alike, calls = of
+    R0, common, z = normal(K, C, seed=seed), normal(1, C, seed=seed + 1), normal(T, C, seed=seed + 2)
+    left, right = (torch.linalg.qr(normal(n, n, seed=seed + 3)).Q for n in (T, K))
+    w = (left * torch.logspace(0.5, -1, T, dtype=torch.float64)) @ right[:T]
+    z = (1 - alike) * common + alike * z
+    state = memory.prior(R0, PRIOR_VAR)
+    for some_w, some_z in zip(w.tensor_split(calls), z.tensor_split(calls), strict=True):
+        state = memory.condition(state, some_w, some_z, NOISE_VAR)
+    return state, R0, w, z
+
+
+# float64 and squares of weights that differ 1,000-fold, with 33 of them
+EXACT = 1e-8
+
+
+@given(sizes())
+def test_frame_is_all_that_was_written_up_to_a_rotation(of: Sizes) -> None:
+    state, R0, w, z = made(of)
+    frame = look(state, R0)
+    assert (int(frame.rank), int(frame.distinct)) == (of.T, min(of.T, of.C))
+    is_a_rotation(frame, w, z, EXACT)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("K", "C", "T"), [(1, 7, 1), (8, 20, 3), (8, 20, 8), (31, 100, 12), (33, 7, 5), (9, 50, 0)]
+)
+def test_frame_of_an_ordinary_write(K: int, C: int, T: int, dtype: torch.dtype) -> None:
+    """With the weights that addressing finds, which are more and more alike; in the precision of the state."""
+    R0, z = (normal(*shape, seed=i, dtype=dtype) for i, shape in enumerate([(K, C), (T, C)]))
+    state, w = memory.write(memory.prior(R0, PRIOR_VAR), z, NOISE_VAR)
+    frame = look(state, R0)
+    assert int(frame.rank) == int(frame.distinct) == T
+    is_a_rotation(frame, w, z, 1e-9 if dtype == torch.float64 else 3e-3)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 2**20))
+def test_frame_of_codes_that_were_written_again(times: list[int], seed: int) -> None:
+    """Directions of A alone; the vector of a code that was written m times has length 1/√m and its mean weight."""
+    which = torch.repeat_interleave(torch.arange(len(times)), torch.tensor(times))
+    _, R0, w, z = made(Sizes(30, 20, len(which), seed))
+    z = z[: len(times)]
+    frame = look(memory.condition(memory.prior(R0, PRIOR_VAR), w, z[which], NOISE_VAR), R0)
+    assert (int(frame.rank), int(frame.distinct)) == (len(which), len(times))
+    is_a_rotation(frame, w, z[which], EXACT)
+    u = z @ torch.linalg.pinv(frame.codes, rtol=1e-7)
+    close(1 / u.square().sum(-1), torch.tensor(times, dtype=torch.float64), EXACT)
+    close(u @ frame.weights, torch.stack([w[which == i].mean(0) for i in range(len(times))]), EXACT)
+
+
+def test_frame_of_codes_that_were_written_again_and_again() -> None:
+    """By an ordinary write, where weights of copies are ever more alike: the faint stays apart from the rest."""
+    times = torch.tensor([2, 3, 3, 4, 5, 1])
+    R0, z = 0.3 * normal(24, 60), normal(6, 60, seed=1)
+    again = z.repeat_interleave(times, 0)[normal(18).argsort()]
+    state, w = memory.write(memory.prior(R0, PRIOR_VAR), again, NOISE_VAR)
+    faint = torch.linalg.svdvals(w)
+    assert float(faint[-1]) < 1e-4 * float(faint[0])
+    frame = look(state, R0)
+    close(frame.weights.mT @ frame.weights, w.mT @ w, 1e-12)
+    u = z @ torch.linalg.pinv(frame.codes, rtol=1e-7)
+    close(1 / u.square().sum(-1), times.double(), 1e-6)
+
+
+def test_frame_keeps_codes_whose_weights_are_nearly_the_same() -> None:
+    """A holds the square of the difference and loses it, B does not."""
+    R0, w, z = normal(20, 33, 50), normal(20, 2, 33, seed=1), normal(20, 2, 50, seed=2)
+    w[:, 1] = w[:, 0] + 1e-9 * w[:, 1]
+    frame = look(memory.condition(memory.prior(R0, PRIOR_VAR), w, z, NOISE_VAR), R0)
+    assert frame.rank.tolist() == frame.distinct.tolist() == [2] * 20
+    close(frame.weights.mT @ frame.codes, w.mT @ z, 1e-12)
+
+
+@given(sizes(), st.integers(0, 32))
+def test_frame_holds_nothing_that_was_forgotten(of: Sizes, n: int) -> None:
+    """Rounding may leave a trace of a weight, but of no code; the others are where they would be."""
+    of = of._replace(C=100, T=max(of.T, 1))
+    state, R0, w, z = made(of)
+    gone, kept = slice(n % of.T), slice(n % of.T, None)
+    frame = look(memory.forget(state, w[gone], z[gone], NOISE_VAR), R0)
+    assert int(frame.distinct) == len(z[kept])
+    u = z @ torch.linalg.pinv(frame.codes, rtol=1e-7)
+    outside = (z - u @ frame.codes).norm(dim=-1) / z.norm(dim=-1)
+    assert bool((outside[gone] > 1e-4).all())
+    assert bool((outside[kept] < EXACT).all())
+    close(
+        u[kept] @ u[kept].mT, torch.eye(len(z[kept]), dtype=torch.float64), 1e-6
+    )  # rounding over 1e-3, of codes alike
+    close(u[kept] @ frame.weights, w[kept], 1e-6)
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3), (0,)])
+def test_frame_of_each_memory_is_its_own(batch: tuple[int, ...]) -> None:
+    R0, z = normal(8, 20), normal(*batch, 5, 20, seed=1)
+    state, w = memory.write(memory.prior(R0, PRIOR_VAR, batch), z, NOISE_VAR)
+    frame = look(state, R0)
+    assert frame.codes.shape == (*batch, 8, 20)
+    assert frame.weights.shape == (*batch, 8, 8)
+    assert frame.rank.shape == frame.distinct.shape == batch
+    flat = zip(*(part.reshape(-1, *part.shape[len(batch) :]) for part in (*frame, w, z)), strict=True)
+    for *one, weights, codes in flat:
+        is_a_rotation(memory.Frame(*one), weights, codes, 1e-9)
+
+
+def test_frame_of_more_codes_than_rows_is_that_of_their_sums() -> None:
+    """It says that there are K, and no code need fit."""
+    R0, w, z = normal(5, 30), normal(12, 5, seed=1), normal(12, 30, seed=2)
+    frame = look(memory.condition(memory.prior(R0, PRIOR_VAR), w, z, NOISE_VAR), R0)
+    assert int(frame.rank) == int(frame.distinct) == 5
+    close(frame.weights.mT @ frame.weights, w.mT @ w, 1e-9)
+    close(frame.weights.mT @ frame.codes, w.mT @ z, 1e-9)
+    u = z @ torch.linalg.pinv(frame.codes)
+    assert float(((z - u @ frame.codes).norm(dim=-1) / z.norm(dim=-1)).amin()) > 0.1
+
+
+def test_frame_is_not_a_number_where_the_memory_is_none() -> None:
+    R0, z = normal(2, 4, 9), normal(2, 3, 9, seed=1)
+    state, w = memory.write(memory.prior(R0, PRIOR_VAR), z, NOISE_VAR)
+    alone = look(MemoryState(state.R[0], state.U[0]), R0[0])
+    for part in (state.R, state.U):
+        broken = MemoryState(state.R.clone(), state.U.clone())
+        broken[0 if part is state.R else 1][1, 0, 0] = math.nan
+        with kanerva.deep_checks(False):
+            frame = look(broken, R0)
+        assert bool(frame.codes[1].isnan().all())
+        assert bool(frame.weights[1].isnan().all())
+        assert int(frame.rank[1]) == int(frame.distinct[1]) == 0
+        for both, one in zip(frame, alone, strict=True):
+            torch.testing.assert_close(both[0], one)
+    is_a_rotation(alone, w[0], z[0], 1e-9)
+
+
+def test_frame_is_told_what_it_needs() -> None:
+    state, R0, _, _ = made(Sizes(4, 9, 2, seed=0))
+    with pytest.raises(ValueError, match=r"R0: expected"):
+        memory.frame(state, R0[:, :8], PRIOR_VAR, NOISE_VAR)
+    with pytest.raises(ValueError, match=r"noise_var: expected"):
+        memory.frame(state, R0, PRIOR_VAR, -1.0)
+    leaf = R0.clone().requires_grad_()
+    assert not memory.frame(state, leaf, PRIOR_VAR, NOISE_VAR).codes.requires_grad
+
+
+# forget
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """A memory in the middle of its life."""
+    return case(
+        tuple(draw(st.lists(st.integers(1, 3), max_size=2))),
+        K=draw(st.integers(1, 12)),
+        C=draw(st.integers(1, 12)),
+        T=draw(st.integers(0, 15)),
+        seed=draw(st.integers(0, 2**20)),
+        noise_var=10.0 ** draw(st.floats(-2, 2)),
+        condition=10.0 ** draw(st.floats(0, 2)),
+    )
+
+
+@given(cases())
+def test_forget_is_condition_backwards(c: Case) -> None:
+    after = memory.forget(memory.condition(c.state, c.w, c.z, c.noise_var), c.w, c.z, c.noise_var)
+    # rounding 1e-16 of U grows by wᵀU w / noise_var, up to 1e4 here, once for U and once for R
+    torch.testing.assert_close(after.U, c.state.U, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(after.R, c.state.R, rtol=1e-6, atol=1e-6)
+    assert torch.equal(after.U, after.U.mT)
+
+
+@pytest.mark.parametrize(("batch", "K", "C", "T"), AWKWARD)
+def test_forget_is_the_information_form(batch: tuple[int, ...], K: int, C: int, T: int) -> None:
+    c = case(batch, K, C, T)
+    state = memory.condition(c.state, c.w, c.z, c.noise_var)
+    w, z = c.w[..., : T // 2, :], c.z[..., : T // 2, :]
+    after = memory.forget(state, w, z, c.noise_var)
+    U = torch.linalg.inv(torch.linalg.inv(state.U) - w.mT @ w / c.noise_var)
+    R = U @ (torch.linalg.solve(state.U, state.R) - w.mT @ z / c.noise_var)
+    torch.testing.assert_close(after.U, U, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(after.R, R, rtol=1e-9, atol=1e-9)
+
+
+def test_forget_takes_one_memory_and_many_codes() -> None:
+    """Batch axes broadcast, float32 stays float32, and nothing is changed in place."""
+    c = case(K=6, C=9, T=4)
+    state = memory.condition(c.state, c.w, c.z, c.noise_var).to(torch.float32)
+    before = MemoryState(state.R.clone(), state.U.clone())
+    after = memory.forget(state, c.w[:, None].float(), c.z[:, None].float(), 0.3)
+    assert after.R.shape == (4, 6, 9)
+    assert {part.dtype for part in after} == {torch.float32}
+    for i in range(4):
+        others = [j for j in range(4) if j != i]
+        exact = memory.condition(c.state, c.w[others], c.z[others], c.noise_var)
+        # float32 of the state, times the conditioning of U
+        torch.testing.assert_close(after.R[i].double(), exact.R, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(after.U[i].double(), exact.U, rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(a, b) for a, b in zip(state, before, strict=True))
+
+
+def test_forget_refuses_weights_that_were_never_written() -> None:
+    c = case(K=5, C=7, T=3)
+    state = memory.condition(c.state, c.w, c.z, c.noise_var)
+    with pytest.raises(ValueError, match=r"noise_var I − W U Wᵀ .*weights never written"):
+        memory.forget(state, 10 * c.w[:1], c.z[:1], c.noise_var)
+    with pytest.raises(ValueError, match=r"weights never written"):  # once is forgotten, twice was never written
+        memory.forget(state, c.w[[0, 0, 0]], c.z[[0, 0, 0]], c.noise_var)
+    with kanerva.deep_checks(False):
+        assert bool(memory.forget(state, 10 * c.w[:1], c.z[:1], c.noise_var).U.isnan().any())
+
+
+@pytest.mark.parametrize(("K", "C"), [(3, 4), (4, 2), (1, 2)])
+def test_forget_has_gradients(K: int, C: int) -> None:
+    c = case((2,), K, C, T=2)
+    R, U = memory.condition(c.state, c.w, c.z, c.noise_var)
+    leaves = [a.detach().clone().requires_grad_() for a in (R, U, c.w, c.z, c.noise_var)]
+    assert torch.autograd.gradcheck(lambda R, U, *rest: memory.forget(MemoryState(R, U), *rest), leaves)

@@ -1,0 +1,502 @@
+"""Looking into a memory through a model: contains, forget, contents, and recall that ends at a stored image.
+
+`mirror` has a codec that inverts itself, and must be right to the last pixel. The shipped model is asked the same
+with a codec that was learned.
+"""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import kanerva
+from cases import normal
+from kanerva import DKM, MemoryState, memory
+from kanerva.data import corruption
+from kanerva.experiments.base import distinct
+from kanerva.recall import frame
+from mirror import PIXELS, SHAPE, bits, mirror
+from recalling import COLOUR, generator, images, model
+from test_omniglot import REAL, real
+
+# float32 states: rounding of the codes, times the spread of the weights
+NEAR = {"rtol": 1e-3, "atol": 2e-3}
+
+
+def same(a: MemoryState, b: MemoryState, **tolerance: float) -> None:
+    for one, other in zip(a, b, strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
+
+
+def never(m: DKM, x: Tensor, kept: list[int]) -> MemoryState:
+    """The memory of the kept images alone, each with the weight it had among all."""
+    z = m.encode(x)
+    _, w = memory.write(m.prior(), z, m.noise_var)
+    return memory.condition(m.prior(), w[kept], z[kept], m.noise_var)
+
+
+def spoilt(x: Tensor, n: int = 3, seed: int = 0) -> Tensor:
+    """Images with n pixels each turned over."""
+    order = normal(*x.shape, seed=seed).flatten(-3).argsort(-1)
+    return torch.where((order < n).unflatten(-1, x.shape[-3:]), 1 - x, x)
+
+
+def where(found: Tensor, x: Tensor) -> list[int]:
+    """Which of the images x each one is, to the last pixel; −1 for none."""
+    equal = (found[:, None] == x).flatten(2).all(-1)
+    return torch.where(equal.any(-1), equal.int().argmax(-1), -1).tolist()
+
+
+def put(state: MemoryState, index: tuple[int, ...]) -> MemoryState:
+    return MemoryState(state.R[index], state.U[index])
+
+
+# contains
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_contains_counts_how_often_images_were_written(dtype: torch.dtype) -> None:
+    m, x = mirror(24, dtype), bits(6, dtype=dtype)
+    times = torch.tensor([1, 2, 3, 4, 5, 1])
+    state = m.write(x.repeat_interleave(times, 0)[normal(16).argsort()])
+    assert m.contains(state, x).equal(times)
+    state = m.write(x[[0, 1]], state)
+    assert m.contains(state, x).tolist() == [2, 3, 3, 4, 5, 1]
+
+
+@pytest.mark.parametrize("T", [1, 4, 7])
+def test_contains_knows_one_pixel(T: int) -> None:
+    m, x = mirror(), bits(T)
+    state = m.write(x)
+    assert m.contains(state, x).tolist() == [1] * T
+    changed = (x[:, None] + torch.eye(PIXELS).unflatten(-1, SHAPE)) % 2
+    assert m.contains(state, changed.flatten(0, 1)).tolist() == [0] * (T * PIXELS)
+    assert not m.contains(state, bits(50, seed=1)).any()
+    assert not m.contains(m.prior(), x).any()
+
+
+def test_contains_says_when_it_cannot_know() -> None:
+    """With as many images as rows, where none of those that are asked for is among them; and with more."""
+    m, x, others = mirror(), bits(12), bits(3, seed=1)
+    full = m.write(x[:8])
+    assert m.contains(full, torch.cat([x[:2], others])).tolist() == [1, 1, 0, 0, 0]
+    assert m.contains(full, others).tolist() == [-1] * 3
+    assert m.contains(m.write(x), torch.cat([x, others])).tolist() == [-1] * 15
+    # as many codes as numbers in a code: every code is a mixture of them
+    wide = mirror(64, torch.float64)
+    many = bits(60, dtype=torch.float64)
+    assert wide.contains(wide.write(many), many[:3]).tolist() == [-1] * 3
+    assert (
+        wide.contains(wide.write(many[:59]), torch.cat([many[:3], others.double()])).tolist() == [1] * 3 + [0] * 3
+    )
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3), (0,)])
+def test_contains_takes_any_batch(batch: tuple[int, ...]) -> None:
+    m, x = mirror(), bits(*batch, 5)
+    state = m.write(x[..., :3, :, :, :])
+    expected = torch.tensor([1, 1, 1, 0, 0]).expand(*batch, 5)
+    assert m.contains(state, x).equal(expected)
+    assert m.contains(state, x[..., :0, :, :, :]).shape == (*batch, 0)
+    if batch:  # one set of images for many memories
+        assert m.contains(state, bits(4, seed=9)).equal(torch.zeros(*batch, 4, dtype=torch.long))
+    else:  # many sets for one memory
+        assert m.contains(state, x.expand(2, *x.shape)).equal(expected.expand(2, 5))
+
+
+def test_contains_goes_on_where_others_stop() -> None:
+    """Under autocast, in inference mode, beside a memory that is not a number, which knows nothing."""
+    m, x = mirror().requires_grad_(True), bits(2, 4)
+    state = m.write(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert m.contains(state, x).tolist() == [[1] * 4] * 2
+    with torch.inference_mode():
+        assert m.contains(state, x).tolist() == [[1] * 4] * 2
+    broken = state.detach()
+    broken.R[0, 0, 0] = math.nan
+    with kanerva.deep_checks(False):
+        assert m.contains(broken, x).tolist() == [[-1] * 4, [1] * 4]
+
+
+# forget
+
+
+@pytest.mark.parametrize("gone", [[0], [5], [1, 4], [5, 3, 0]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_forgetting_leaves_the_memory_that_never_had_it(gone: list[int], dtype: torch.dtype) -> None:
+    m, x = mirror(dtype=dtype), bits(6, dtype=dtype)
+    kept = [i for i in range(6) if i not in gone]
+    state = m.write(x)
+    after = m.forget(state, x[gone])
+    expected = never(m, x, kept)
+    same(after, expected, **(NEAR if dtype == torch.float32 else {"rtol": 1e-8, "atol": 1e-8}))
+    assert m.contains(after, x).tolist() == [int(i in kept) for i in range(6)]
+    # what is read is what would be
+    read, would = (memory.read(s, memory.address(m.encode(x), s, m.noise_var)) for s in (after, expected))
+    torch.testing.assert_close(read, would, **NEAR)
+
+
+def test_forgetting_makes_room() -> None:
+    """A full memory can be written to again, and holds what it would."""
+    m, x, new = mirror(), bits(8), bits(2, seed=1)
+    state = m.write(new, m.forget(m.write(x), x[:2]))
+    assert m.contains(state, torch.cat([x, new])).tolist() == [0, 0, *[1] * 8]
+    again = m.write(x[:1], m.forget(state, new))
+    assert m.contains(again, torch.cat([x, new])).tolist() == [1, 0, 1, 1, 1, 1, 1, 1, 0, 0]
+
+
+def test_forgetting_all_gives_the_prior() -> None:
+    m, x = mirror(), bits(2, 5)
+    after = m.forget(m.write(x), x.flip(1))
+    assert all(torch.equal(a, b) for a, b in zip(after, m.prior((2,)), strict=True))
+    copies = m.forget(m.write(torch.cat([x, x[:, :2]], 1)), x)
+    assert all(torch.equal(a, b) for a, b in zip(copies, m.prior((2,)), strict=True))
+
+
+def test_forgetting_an_image_takes_all_its_copies() -> None:
+    m, x = mirror(12, torch.float64), bits(5, dtype=torch.float64)
+    order = [0, 1, 2, 0, 3, 0, 4]
+    after = m.forget(m.write(x[order]), x[:1])
+    same(after, never(m, x[order], [1, 2, 4, 6]), rtol=1e-7, atol=1e-7)
+    # where another image has copies too, its count stays
+    order = [0, 1, 2, 0, 1, 0, 3]
+    after = m.forget(m.write(x[order]), x[:1])
+    assert m.contains(after, x).tolist() == [0, 2, 1, 1, 0]
+    assert m.contains(m.forget(after, x[1:2]), x).tolist() == [0, 0, 1, 1, 0]
+
+
+def test_forgetting_what_is_not_there_is_an_error() -> None:
+    m, x, other = mirror(), bits(2, 4), bits(2, 1, seed=1)
+    state = m.write(x)
+    before = MemoryState(state.R.clone(), state.U.clone())
+    with pytest.raises(ValueError, match=r"x: expected images .*, got 1 others \(never written\): \[\(1, 1\)\]"):
+        m.forget(state, torch.stack([x[0, :2], torch.cat([x[1, :1], other[1]])]))
+    full = m.write(bits(9, seed=2))
+    with pytest.raises(
+        ValueError, match=r"got 1 others \(a memory of as many codes as rows, or more, cannot tell\)"
+    ):
+        m.forget(full, bits(9, seed=2)[:1])
+    assert all(torch.equal(a, b) for a, b in zip(state, before, strict=True))
+
+
+def test_forgetting_an_image_that_is_named_twice() -> None:
+    m, x = mirror(), bits(5)
+    state = m.write(x)
+    same(m.forget(state, x[[2, 0, 2]]), m.forget(state, x[[0, 2]]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3), (0,)])
+def test_forgetting_takes_any_batch(batch: tuple[int, ...]) -> None:
+    m, x = mirror(), bits(*batch, 5)
+    state = m.write(x)
+    after = m.forget(state, x[..., :2, :, :, :])
+    assert (after.R.shape, after.U.shape) == (state.R.shape, state.U.shape)
+    assert m.contains(after, x).equal(torch.tensor([0, 0, 1, 1, 1]).expand(*batch, 5))
+    same(m.forget(state, x[..., :0, :, :, :]), state)
+    if batch == ():  # one memory without each of its images
+        each = m.forget(state, x[:, None])
+        assert m.contains(each, x).equal(1 - torch.eye(5, dtype=torch.long))
+
+
+def test_forgetting_passes_no_gradients_and_knows_no_autocast() -> None:
+    m, x = mirror().requires_grad_(True), bits(5)
+    state = m.write(x)
+    after = m.forget(state, x[:2])
+    assert not after.R.requires_grad
+    with torch.autocast("cpu", torch.bfloat16):
+        same(m.forget(state, x[:2]), after, rtol=0, atol=0)
+    with torch.inference_mode():
+        same(m.forget(state, x[:2]), after, rtol=0, atol=0)
+
+
+# contents
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("T", [1, 5, 8])
+def test_contents_are_all_that_was_written(T: int, dtype: torch.dtype) -> None:
+    m, x = mirror(dtype=dtype), bits(T, dtype=dtype)
+    state = m.write(x)
+    seen: list[tuple[int, int]] = []
+    found = m.contents(state, lambda n, of: seen.append((n, of)))
+    assert sorted(where(found.x, x)) == list(range(T))
+    assert found.x.dtype == found.cost.dtype == dtype
+    assert found.cost.shape == (T,)
+    assert float(found.cost.max()) < 1e-4
+    assert [n for n, _ in seen] == sorted(n for n, _ in seen)
+    assert seen[-1] == (T, T)
+    again = m.contents(state)
+    assert all(torch.equal(a, b) for a, b in zip(found, again, strict=True))
+
+
+def test_contents_name_an_image_once_and_follow_what_is_forgotten() -> None:
+    m, x = mirror(16), bits(5)
+    state = m.write(x[[0, 1, 2, 0, 3, 1, 0]])
+    assert sorted(where(m.contents(state).x, x)) == [0, 1, 2, 3]
+    state = m.write(x[4:], m.forget(state, x[:2]))
+    assert sorted(where(m.contents(state).x, x)) == [2, 3, 4]
+
+
+def test_contents_of_nothing_and_of_too_much_are_none() -> None:
+    m, x = mirror(), bits(12)
+    for state in (m.prior(), m.write(x)):
+        found = m.contents(state)
+        assert found.x.shape == (0, *SHAPE)
+        assert found.cost.shape == (0,)
+
+
+def test_contents_of_one_memory_only(no_shape_checks: None) -> None:
+    m, x = mirror(), bits(2, 4)
+    with pytest.raises(ValueError, match=r"state: expected one memory, R of shape \(K, C\), got \(2, 8, 60\)"):
+        m.contents(m.write(x))
+    for call in (m.contents, lambda s: m.contains(s, x), lambda s: m.forget(s, x)):
+        with pytest.raises(ValueError, match=r"state\.R: expected .* K = 8 .*another model"):
+            call(mirror(7).prior())
+        wrong: Any = x
+        with pytest.raises(TypeError, match=r"state: expected a MemoryState"):
+            call(wrong)
+
+
+def test_contents_are_found_where_gradients_are_off_and_under_autocast() -> None:
+    m, x = mirror().requires_grad_(True), bits(5)
+    state = m.write(x)
+    usual = m.contents(state)
+    assert not usual.x.requires_grad
+    with torch.inference_mode():
+        assert torch.equal(m.contents(m.write(x)).x, usual.x)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(m.contents(state).x, usual.x)
+
+
+# recall
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("T", [5, 8])
+def test_recall_ends_at_the_stored_image(T: int, batch: tuple[int, ...]) -> None:
+    m, x = mirror(), bits(*batch, T)
+    state = m.write(x)
+    half = corruption.half(x, "left")
+    for cue, mask in ((x, None), (spoilt(x), None), (half.x, half.mask)):
+        path = m.recall(state, cue, 4, mask=mask)
+        assert path.certified is not None
+        assert path.certified.shape == (*batch, T)
+        assert bool(path.certified.all())
+        assert torch.equal(path.last, x)
+        assert path.x.shape == (4, *x.shape)
+
+
+def test_recall_of_too_many_images_is_inferred_from_the_cue() -> None:
+    m, x = mirror(), bits(2, 12)
+    state, cue = m.write(x), spoilt(x)
+    path, usual = (m.recall(state, cue, 3, inside=inside) for inside in (True, False))
+    assert path.certified is not None
+    assert not path.certified.any()
+    assert usual.certified is None
+    for one, other in zip(path[:3], usual[:3], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_recall_certifies_no_image_that_was_not_written() -> None:
+    """From any cue: what is certified is in the memory."""
+    m, x = mirror(), bits(4, 6)
+    state = m.write(x)
+    state = MemoryState(*(torch.cat([a, b]) for a, b in zip(state, m.write(bits(1, 11)), strict=True)))
+    path = m.recall(state, bits(5, 9, seed=3), 3)
+    assert path.certified is not None
+    assert path.certified.any(-1).tolist() == [True] * 4 + [False]
+    assert bool((m.contains(state, path.last) >= 1)[path.certified].all())
+
+
+def test_recall_inside_never_raises_the_energy() -> None:
+    """In memories where all is found, where some is, and where nothing is."""
+    m = mirror()
+    for T in (3, 8, 10):
+        x = bits(4, T, seed=T)
+        state = m.write(x)
+        path = m.recall(state, bits(4, 20, seed=50), 6)
+        assert bool((path.energy.diff(dim=0) <= 0).all())
+        for s in (0, 5):
+            there = m.energy(state, path.x[s], path.w[s])
+            torch.testing.assert_close(path.energy[s], there, rtol=1e-4, atol=1e-3)
+
+
+def test_recall_inside_of_a_cue_alone_and_in_company() -> None:
+    m, x = mirror(), bits(2, 6)
+    state, cue = m.write(x), spoilt(x)
+    together = m.recall(state, cue, 2)
+    for i in range(6):
+        alone = m.recall(state, cue[:, i : i + 1], 2)
+        assert torch.equal(alone.last[:, 0], together.last[:, i])
+        assert bool(alone.certified.all())
+    one = m.recall(put(state, (1,)), cue[1], 2)
+    assert torch.equal(one.last, together.last[1])
+
+
+def test_recall_inside_of_many_cues_for_one_memory() -> None:
+    """Batch axes of cues that share a memory, of memories that share cues, and both."""
+    m, x = mirror(), bits(3, 5)
+    state = m.write(x[0])
+    cue = torch.stack([spoilt(x[0], seed=seed) for seed in range(6)]).unflatten(0, (2, 3))
+    path = m.recall(state, cue, 2)
+    assert path.certified.shape == (2, 3, 5)
+    assert torch.equal(path.last, x[0].expand_as(path.last))
+    states = m.write(x)
+    path = m.recall(states, spoilt(x[0]), 2)
+    assert path.certified.shape == (3, 5)
+    assert torch.equal(path.last[0], x[0])
+    path = m.recall(MemoryState(states.R[:1], states.U[:1]), cue, 2)
+    assert torch.equal(path.last, x[0].expand_as(path.last))
+    # more cues than are searched from
+    path = m.recall(state, spoilt(x[0].repeat(30, 1, 1, 1)), 1)
+    assert torch.equal(path.last, x[0].repeat(30, 1, 1, 1))
+    assert bool(path.certified.all())
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (1, 5, 6), (4, 1, 5, 6), (2, 1, 1, 5, 6), (2, 4, 1, 5, 6)])
+def test_recall_inside_takes_masks_of_any_shape(shape: tuple[int, ...]) -> None:
+    """What is masked says nothing: cues that differ there alone end in the same image."""
+    m, x = mirror(), bits(2, 4)
+    state = m.write(x)
+    mask = (normal(*shape, seed=5) > -0.7).float()
+    cue = torch.where(mask.bool(), spoilt(x, 1), 1 - x)
+    path = m.recall(state, cue, 2, mask=mask)
+    assert torch.equal(path.last, x)
+    other = m.recall(state, torch.where(mask.bool(), cue, 0), 2, mask=mask)
+    assert torch.equal(path.last, other.last)
+
+
+def test_recall_inside_of_no_cue() -> None:
+    m, x = mirror(), bits(2, 4)
+    path = m.recall(m.write(x), x[:, :0], 3)
+    assert path.x.shape == (3, 2, 0, *SHAPE)
+    assert path.certified is not None
+    assert path.certified.shape == (2, 0)
+
+
+def test_recall_inside_where_nothing_was_written() -> None:
+    m, x = mirror(), bits(2, 4)
+    path = m.recall(m.prior((2,)), x, 3)
+    assert not path.certified.any()
+    assert all(bool(part.isfinite().all()) for part in path[:3])
+
+
+def test_recall_inside_leaves_others_alone_where_a_memory_is_not_a_number() -> None:
+    m, x = mirror(), bits(3, 4)
+    state = m.write(x)
+    state.R[1, 0, 0] = math.nan
+    with kanerva.deep_checks(False):
+        path = m.recall(state, spoilt(x), 3)
+    assert bool(path.energy[:, 1].isnan().all())
+    assert path.certified.all(-1).tolist() == [True, False, True]
+    assert torch.equal(path.last[[0, 2]], x[[0, 2]])
+
+
+def test_recall_inside_goes_on_where_gradients_are_off() -> None:
+    m, x = mirror().requires_grad_(True), bits(2, 5)
+    state, cue = m.write(x), spoilt(x)
+    usual = m.recall(state, cue, 2)
+    assert all(p.grad is None for p in m.parameters())
+    assert not any(part.requires_grad for part in usual)
+    with torch.inference_mode():
+        found = m.recall(m.write(x), cue.clone(), 2, mask=torch.ones(5, 6))
+    torch.testing.assert_close(found, usual)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(m.recall(state, cue, 2), usual)
+
+
+def test_recall_inside_of_greys_asks_no_more_than_it_can() -> None:
+    """A codec that does not know its own images: the search gives up, and the cue decides."""
+    m, x = model(COLOUR), images(COLOUR, 2, 3)
+    state = m.write(x)
+    path, usual = (m.recall(state, x, 2, inside=inside) for inside in (True, False))
+    assert not path.certified.any()
+    for one, other in zip(path[:3], usual[:3], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+# with a codec that was learned
+
+
+def judge(x: Tensor, other: Tensor, exact: bool) -> None:
+    """All that was promised, for six images and one that was not written."""
+    m, n = kanerva.load("omniglot").requires_grad_(False), len(x)
+    state = m.write(x)
+    assert m.contains(state, torch.cat([x, other])).tolist() == [1] * n + [0] * len(other)
+    found = m.contents(state)
+    wrong = (found.x[:, None] - x).abs().flatten(2).sum(-1)
+    assert sorted(wrong.argmin(-1).tolist()) == list(range(n))
+    assert float(wrong.amin(-1).mean()) <= (0 if exact else 0.5)
+    # next to nothing where x is the stored image, and only there
+    assert torch.equal(found.cost < 1e-3, wrong.amin(-1) == 0)
+    lost = corruption.half(x, "left")
+    whole = torch.ones_like(x)
+    cues = [corruption.flips(x, share, generator()).x for share in (0.15, 0.3)]
+    path = m.recall(state, torch.cat([*cues, lost.x]), 2, mask=torch.cat([whole, whole, lost.mask.expand_as(x)]))
+    right = (path.last == x.repeat(3, 1, 1, 1)).flatten(1).all(-1)
+    assert torch.equal(path.certified, right)
+    assert int(right.sum()) >= 3 * (n if exact else n - 1)
+    assert bool((path.energy.diff(dim=0) <= 0).all())
+    after = m.forget(m.write(x[:2], state), x[:3])
+    assert m.contains(after, x).tolist() == [0] * 3 + [1] * (n - 3)
+
+
+def test_the_shipped_model_looks_into_memories_of_glyphs() -> None:
+    glyphs = kanerva.data.load("glyphs", "test")
+    x = kanerva.data.episodes(glyphs, 1, 7, generator=generator())[0]
+    judge(x[:6], x[6:], exact=True)
+
+
+def test_the_shipped_model_counts_and_forgets_in_crowded_memories() -> None:
+    """24 glyphs, some of them written again, in 32 rows; then without those, and with as many others as fit."""
+    m, glyphs = kanerva.load("omniglot").requires_grad_(False), kanerva.data.load("glyphs", "test")
+    x = distinct(glyphs, 8, 32, generator())
+    times = torch.tensor([3, 2, 4, *[1] * 21])
+    state = m.write(x[:, :24].repeat_interleave(times, 1))
+    assert m.contains(state, x).equal(torch.cat([times, torch.zeros(8, dtype=torch.long)]).expand(8, 32))
+    state = m.forget(state, x[:, :3])
+    assert m.contains(state, x).equal(torch.tensor([*[0] * 3, *[1] * 21, *[0] * 8]).expand(8, 32))
+    state = m.forget(m.write(x[:, 24:], state), x[:, 10:12])
+    assert m.contains(state, x).equal(torch.tensor([*[0] * 3, *[1] * 7, 0, 0, *[1] * 20]).expand(8, 32))
+
+
+@real
+def test_the_shipped_model_looks_into_memories_of_characters() -> None:
+    characters = kanerva.data.load("omniglot", "test", data_dir=str(REAL))
+    x = kanerva.data.episodes(characters, 1, 7, generator=generator())[0]
+    judge(x[:6], x[6:], exact=False)
+
+
+# parts of the search
+
+
+def test_a_cue_is_explained_by_what_stands_out_and_differs_evenly() -> None:
+    """Not where ink alone is missing, as in an image of a part of it; nor where few others are known."""
+    x = (normal(8, 1, 20, 20) > 0.45).float()
+    trusted = torch.ones_like(x)
+
+    def explained(cue: Tensor, n: int = 8) -> list[bool]:
+        return frame.explained(cue[:n], x[:n], trusted[:n], frame.apart(cue[:n], x[:n], trusted[:n])).tolist()
+
+    assert explained(spoilt(x, 60)) == [True] * 8
+    assert explained(spoilt(x, 60), 5) == [False] * 5
+    assert explained(x * (normal(8, 1, 20, 20, seed=1) > -0.3)) == [False] * 8
+    assert explained((normal(8, 1, 20, 20, seed=2) > 0.45).float()) == [False] * 8
+
+
+def test_distances_count_pixels_that_can_be_trusted() -> None:
+    y, x = bits(4), bits(6, seed=1)
+    trusted = bits(4, seed=2)
+    expected = ((y[:, None] - x).abs() * trusted[:, None]).flatten(2).sum(-1)
+    torch.testing.assert_close(frame.apart(y, x, trusted), expected)
+
+
+def test_changed_turns_one_pixel_over() -> None:
+    x = bits(2)
+    which = torch.tensor([[0, 7], [29, 7]])
+    made = frame.changed(x, which)
+    assert made.shape == (4, *SHAPE)
+    differs = (made != x.repeat_interleave(2, 0)).flatten(1)
+    assert differs.nonzero().tolist() == [[0, 0], [1, 7], [2, 29], [3, 7]]
