@@ -58,4 +58,4 @@ def no_shape_checks() -> Iterator[None]:
 def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let recall by descent search for a few steps only, where what is tested is what comes after it."""
     monkeypatch.setattr("kanerva.recall.search.STEPS", (5, 5, 10))
-    monkeypatch.setattr("kanerva.recall.frame.TRIAL", 0)
+    monkeypatch.setattr("kanerva.recall.frame.RECALL", 1_000)
