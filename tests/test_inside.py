@@ -283,9 +283,10 @@ def test_recall_ends_at_the_stored_image(T: int, batch: tuple[int, ...]) -> None
         path = m.recall(state, cue, 4, mask=mask)
         assert path.certified is not None
         assert path.certified.shape == (*batch, T)
-        assert bool(path.certified.all())
         assert torch.equal(path.last, x)
         assert path.x.shape == (4, *x.shape)
+        if cue is x:  # of so few pixels, a spoilt cue may not tell two images apart for sure
+            assert bool(path.certified.all())
 
 
 def test_recall_of_too_many_images_is_inferred_from_the_cue() -> None:
@@ -306,7 +307,8 @@ def test_recall_certifies_no_image_that_was_not_written() -> None:
     state = MemoryState(*(torch.cat([a, b]) for a, b in zip(state, m.write(bits(1, 11)), strict=True)))
     path = m.recall(state, bits(5, 9, seed=3), 3)
     assert path.certified is not None
-    assert path.certified.any(-1).tolist() == [True] * 4 + [False]
+    assert not path.certified[4].any()
+    assert bool(m.recall(state, x[0], 3).certified[0].all())
     assert bool((m.contains(state, path.last) >= 1)[path.certified].all())
 
 
@@ -352,7 +354,13 @@ def test_recall_inside_of_many_cues_for_one_memory() -> None:
     # more cues than are searched from
     path = m.recall(state, spoilt(x[0].repeat(30, 1, 1, 1)), 1)
     assert torch.equal(path.last, x[0].repeat(30, 1, 1, 1))
-    assert bool(path.certified.all())
+
+
+def test_a_cue_between_two_images_certifies_neither() -> None:
+    """ln 999 / ln((1 − f)/f) more wrong pixels are needed of the second; of 784 with 10 wrong, two."""
+    distance = torch.tensor([[10.0, 10.0], [10.0, 11.0], [10.0, 12.0], [250.0, 260.0], [250.0, 262.0]])
+    sure = frame.sure(distance, torch.full((5,), 784.0))
+    assert sure.tolist() == [False, False, True, False, True]
 
 
 @pytest.mark.parametrize("shape", [(5, 6), (1, 5, 6), (4, 1, 5, 6), (2, 1, 1, 5, 6), (2, 4, 1, 5, 6)])
