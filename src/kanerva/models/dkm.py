@@ -13,7 +13,7 @@ from .. import checks, kernels, memory
 from ..memory import Inverse, MemoryState
 from ..recall import frame, methods
 from ..recall.frame import Contents
-from ..recall.reader import Reader
+from ..recall.reader import Reader, check_memory
 from .base import CodecModel, CodecModelConfig, Preparation, Recall, Terms
 
 
@@ -79,7 +79,9 @@ class DKM(CodecModel):
     def write(self, x: Float[Tensor, "*b T c h w"], state: MemoryState | None = None) -> MemoryState:
         """Write images into a memory, a blank one unless `state` says which [alg. 1]."""
         self.check_images(x, "T")
-        state = self.prior(tuple(x.shape[:-4])) if state is None else state
+        if state is None:
+            state = self.prior(tuple(x.shape[:-4]))
+        check_memory(self, state)
         return self._write(state, self.encode(x))[0]
 
     def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
