@@ -116,7 +116,7 @@ def make(found: Source, seen: ClassImages) -> Model:
             return model
         model = models.MODELS[found.kind].on(model)
     else:
-        model = models.create(found.kind, seen.shape, "bernoulli" if seen.binary else "gaussian")
+        model = models.create(found.kind, seen.shape, seen.likelihood)
     model.to(seen.device).adapt(seen)
     return model.eval()
 

@@ -152,7 +152,7 @@ def describe(config: RunConfig, world: World) -> str:
 
 def fit(config: BaseConfig, images: ClassImages) -> BaseConfig:
     """Give the model the images' shape and likelihood."""
-    return dataclasses.replace(config, image=images.shape, likelihood="bernoulli" if images.binary else "gaussian")
+    return dataclasses.replace(config, image=images.shape, likelihood=images.likelihood)
 
 
 def due(step: int, every: int) -> bool:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -95,6 +95,11 @@ class ClassImages:
         """The shape of one image, (channels, height, width)."""
         channels, height, width = self.pixels.shape[1:]
         return channels, height, width
+
+    @property
+    def likelihood(self) -> Literal["bernoulli", "gaussian"]:
+        """The likelihood that a model of these images has."""
+        return "bernoulli" if self.binary else "gaussian"
 
     @property
     def device(self) -> torch.device:

@@ -81,7 +81,8 @@ class DKM(CodecModel):
         self.check_images(x, "T")
         if state is None:
             state = self.prior(tuple(x.shape[:-4]))
-        check_memory(self, state)
+        else:
+            check_memory(self, state)
         return self._write(state, self.encode(x))[0]
 
     def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
