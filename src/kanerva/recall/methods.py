@@ -273,6 +273,7 @@ def sample(
     how = build(method, options)
     checks.count("n", n)
     checks.count("steps", steps)
+    checks.generator(generator, model.device)
     how.check(model, None)
 
     def path(at: Reader) -> Iterator[Snapshot]:
