@@ -84,6 +84,8 @@ class Frames(NamedTuple):
     back: Float[Tensor, "B C K"]
     """F⁺: u = z F⁺."""
     exact: memory.Frame
+    exact_back: Float[Tensor, "B C K"]
+    """F and F⁺ as they were computed, in float64."""
 
     @classmethod
     def of(cls, model: "DKM", state: MemoryState) -> "Frames":
@@ -91,7 +93,7 @@ class Frames(NamedTuple):
         exact = memory.frame(state, model.R0, model.prior_var, model.noise_var)
         finite = exact.codes.nan_to_num(0)
         back = torch.linalg.pinv(finite, rtol=1e-7)  # rows that rounding has left of zeros do not count
-        return cls(model, finite.to(model.like), back.to(model.like), exact)
+        return cls(model, finite.to(model.like), back.to(model.like), exact, back)
 
     def full(self) -> Bool[Tensor, "B"]:
         """Which memories may hold more codes than they can tell apart."""
@@ -155,7 +157,8 @@ def forget(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> 
         )
         raise ValueError(f"x: expected images that are in the memory, got {len(where)} others ({why}): {where[:5]}")
     if times.numel():
-        each = zip(*flat, zip(*frames.exact, strict=True), z, times, strict=True)
+        vectors = unit(z.double() @ frames.exact_back)
+        each = zip(*flat, zip(*frames.exact, strict=True), vectors, times, strict=True)
         made = [without(model, MemoryState(R, U), memory.Frame(*frame), *rest) for R, U, frame, *rest in each]
         flat = MemoryState(*(torch.stack(part) for part in zip(*made, strict=True)))
     return MemoryState(*(part.reshape(*batch, *part.shape[-2:]) for part in flat))
@@ -165,11 +168,10 @@ def without(
     model: "DKM",
     state: MemoryState,
     frame: memory.Frame,
-    z: Float[Tensor, "Q C"],
+    u: Float[Tensor, "Q K"],
     times: Int64[Tensor, "Q"],
 ) -> MemoryState:
-    """One memory without these codes, each written so many times."""
-    u = unit(z.double() @ torch.linalg.pinv(frame.codes, rtol=1e-7))
+    """One memory without the codes of these vectors of length 1, each written so many times."""
     same = (u @ u.mT).abs() > 0.5
     first = same.int().argmax(-1) == torch.arange(len(u), device=u.device)  # who asks twice is counted once
     u, copies = u[first], int(times[first].sum())
