@@ -376,12 +376,17 @@ def test_recall_inside_takes_masks_of_any_shape(shape: tuple[int, ...]) -> None:
     assert torch.equal(path.last, other.last)
 
 
-def test_recall_inside_of_no_cue() -> None:
-    m, x = mirror(), bits(2, 4)
-    path = m.recall(m.write(x), x[:, :0], 3)
-    assert path.x.shape == (3, 2, 0, *SHAPE)
-    assert path.certified is not None
-    assert path.certified.shape == (2, 0)
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("batch", [(0,), (2, 0), (0, 3), (0, 0), (2, 0, 3)])
+def test_recall_inside_of_no_cue(batch: tuple[int, ...]) -> None:
+    """No cues, or no memories: nothing comes back, in the right shape and without a warning."""
+    m, x = mirror(), bits(*batch[:-1], 4)
+    for inside in (True, False):
+        path = m.recall(m.write(x), bits(*batch), 3, inside=inside)
+        assert path.x.shape == (3, *batch, *SHAPE)
+        assert path.w.shape == (3, *batch, 8)
+        assert path.energy.shape == (3, *batch)
+        assert (path.certified.shape == batch) if inside else (path.certified is None)
 
 
 def test_recall_inside_where_nothing_was_written() -> None:

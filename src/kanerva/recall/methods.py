@@ -102,12 +102,14 @@ class Descent(Method):
 
     def from_cues(self, at: Reader, x: Float[Tensor, "*b Q c h w"]) -> Iterator[Snapshot]:
         mask = None if self.mask is None else copied(self.mask).to(x).expand(x.shape)
-        if self.inside and x.numel():
+        nobody = torch.zeros(x.shape[:-3], dtype=torch.bool, device=x.device)
+        if not x.numel():
+            first, found = at.settle(x.new_zeros(*x.shape[:-3], at.state.R.shape[-2])), nobody
+            first = first._replace(certified=nobody if self.inside else None)
+        elif self.inside:
             first, found = self.look_inside(at, x, mask)
         else:
-            first = at.settle(search.infer(at, x, self.noise, mask))
-            found = torch.zeros_like(first.energy, dtype=torch.bool)
-            first = first._replace(certified=found if self.inside else None)
+            first, found = at.settle(search.infer(at, x, self.noise, mask)), nobody
         yield first
         yield from self.fall(at, first, found)
 
