@@ -53,6 +53,22 @@ def put(state: MemoryState, index: tuple[int, ...]) -> MemoryState:
     return MemoryState(state.R[index], state.U[index])
 
 
+def part(x: Tensor) -> frame.Contents:
+    """Images that are known to be in a memory."""
+    return frame.Contents(x, x.new_zeros(len(x)))
+
+
+class Calls:
+    """How many codes a model decodes from now on."""
+
+    def __init__(self, m: DKM) -> None:
+        self.decoded = 0
+        m.decoder.register_forward_pre_hook(self.count)
+
+    def count(self, module: torch.nn.Module, given: tuple[Tensor, ...]) -> None:
+        self.decoded += len(given[0])
+
+
 # contains
 
 
@@ -428,6 +444,73 @@ def test_recall_inside_of_greys_asks_no_more_than_it_can() -> None:
     assert not path.certified.any()
     for one, other in zip(path[:3], usual[:3], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+# recall with contents that are known
+
+
+def test_recall_chooses_among_contents() -> None:
+    """As without them, and without a search: the decoder is asked once for the energy, never for an image."""
+    m, x = mirror(), bits(8)
+    state = m.write(x)
+    found = m.contents(state)
+    for cue in (spoilt(x), spoilt(x).expand(2, 3, *x.shape), bits(9, seed=3)):
+        usual, calls = m.recall(state, cue, 3), Calls(m)
+        path = m.recall(state, cue, 3, contents=found)
+        assert calls.decoded == cue.shape[:-3].numel()
+        assert torch.equal(path.last, usual.last)
+        assert torch.equal(path.certified, usual.certified)
+        assert bool((path.energy.diff(dim=0) <= 0).all())
+        torch.testing.assert_close(path.energy[-1], m.energy(state, path.x[-1], path.w[-1]))
+    half = corruption.half(x, "left")
+    assert torch.equal(m.recall(state, half.x, 1, mask=half.mask, contents=found).last, x)
+
+
+def test_recall_searches_for_what_contents_lack() -> None:
+    """Some of the images, one of them over and over, none, or all."""
+    m, x = mirror(), bits(8)
+    state = m.write(x)
+    for known in ([0, 1, 2], [4, 4, 4], [], list(range(8))):
+        path = m.recall(state, spoilt(x), 3, contents=part(x[known]))
+        assert torch.equal(path.last, x)
+        assert bool((path.energy.diff(dim=0) <= 0).all())
+
+
+def test_recall_searches_not_where_some_contents_explain_all_cues() -> None:
+    m, x = mirror(24), bits(20, seed=4)
+    state, calls = m.write(x), Calls(m)
+    path = m.recall(state, spoilt(x[:3], 1), 1, contents=part(x[:12]))
+    assert torch.equal(path.last, x[:3])
+    assert calls.decoded == 3
+
+
+def test_recall_with_contents_of_too_many_images_is_as_without() -> None:
+    m, x = mirror(), bits(12)
+    state, cue = m.write(x), spoilt(x)
+    path, usual = m.recall(state, cue, 2, contents=m.contents(state)), m.recall(state, cue, 2)
+    torch.testing.assert_close(path, usual)
+
+
+def test_contents_that_do_not_fit_are_refused(no_shape_checks: None) -> None:
+    m, x = mirror(), bits(2, 4)
+    state, found = m.write(x), part(x[0])
+    with pytest.raises(ValueError, match=r"contents: expected none for a batch of memories.*got R .*\(2, 8, 60\)"):
+        m.recall(state, x, contents=found)
+    one = put(state, (0,))
+    with pytest.raises(
+        ValueError, match=r"contents: expected images .* in the memory, got 4 others .*another memory"
+    ):
+        m.recall(one, x[0], contents=part(x[1]))
+    with pytest.raises(ValueError, match=r"contents: expected images .* got 1 others .*forgotten"):
+        m.recall(m.forget(one, x[0, :1]), x[0], contents=found)
+    with pytest.raises(ValueError, match=r"contents: expected none with inside=False"):
+        m.recall(one, x[0], contents=found, inside=False)
+    with pytest.raises(TypeError, match=r"contents: expected a Contents, .*got Tensor"):
+        m.recall(one, x[0], contents=x[0])
+    with pytest.raises(ValueError, match=r"contents\.x: expected"):
+        m.recall(one, x[0], contents=part(x[0, :, :, :4]))
+    with pytest.raises(ValueError, match=r"contents: expected none where images are drawn"):
+        m.sample(one, 2, method="descent", contents=found)
 
 
 # with a codec that was learned

@@ -204,11 +204,9 @@ def contents(model: "DKM", state: MemoryState, callback: Callable[[int, int], No
         for _ in search.run(search.fresh(STARTS), BUDGET):
             if callback is not None:
                 callback(len(search.boxes[0].found), total)
-    found = search.boxes[0].found
-    like = model.like.detach()
-    if not found:
-        return Contents(like.new_zeros(0, *model.config.image), like.new_zeros(0))
-    return Contents(torch.stack([one.x for one in found]), like.new_tensor([one.cost for one in found]))
+        found = [one.x for one in search.boxes[0].found]
+        x = torch.stack(found) if found else model.like.new_zeros(0, *model.config.image)
+        return Contents(x, search.cost(x))
 
 
 class Recognised(NamedTuple):
@@ -221,30 +219,51 @@ class Recognised(NamedTuple):
     """Where x is a stored image to the last pixel, and surely the one that the cue is of."""
 
 
-def recognise(frames: Frames, y: Float[Tensor, "B Q c h w"], mask: Float[Tensor, "B Q c h w"] | None) -> Recognised:
+def recognise(
+    frames: Frames,
+    y: Float[Tensor, "B Q c h w"],
+    mask: Float[Tensor, "B Q c h w"] | None,
+    known: Float[Tensor, "n c h w"] | None = None,
+) -> Recognised:
     """Find the stored images that cues are of: search from the cues, and choose the nearest of what is found.
+
+    known: images that the first memory is known to hold; where they explain all cues, nothing is searched for.
 
     The search in a memory ends when all of it is found, or when what was found explains all cues (`explained`). It
     is given up where nothing is found soon, with a codec that does not know its own images; and in a full memory
     where nothing exact is, which holds more than can be told apart.
     """
-    some = slice(None, None, -(-y.shape[1] // STARTS))  # of very many cues, not all are searched from
-    good = torch.ones_like(y) if mask is None else mask
-    sharp = likely(y, mask, frames.model.config.binary)[0][:, some]
     search = Search(frames)
+    good = torch.ones_like(y) if mask is None else mask
+    if known is not None:
+        search.tell(known)
+        search.boxes[0].given_up = bool(answer(search.boxes[0], y[0], good[0]).there.all())
+    if search.active(RECALL):
+        look_for(search, y, mask, good)
+    answers = [answer(*one) for one in zip(search.boxes, y, good, strict=True)]
+    return Recognised(*(torch.stack(parts) for parts in zip(*answers, strict=True)))
+
+
+def look_for(
+    search: "Search",
+    y: Float[Tensor, "B Q c h w"],
+    mask: Float[Tensor, "B Q c h w"] | None,
+    good: Float[Tensor, "B Q c h w"],
+) -> None:
+    """Search from cues, until what is found explains them all or there is little hope for it (`recognise`)."""
+    some = slice(None, None, -(-y.shape[1] // STARTS))  # of very many cues, not all are searched from
+    sharp = likely(y, mask, search.model.config.binary)[0][:, some]
     more = STARTS - sharp.shape[1] if sharp.shape[1] < LEAST else 0
-    starts = torch.cat([frames.model.encode(sharp), search.fresh(more)], 1)
-    pull = odds(y[:, some], sharp, good[:, some]) if frames.model.config.binary else None
+    starts = torch.cat([search.model.encode(sharp), search.fresh(more)], 1)
+    pull = odds(y[:, some], sharp, good[:, some]) if search.model.config.binary else None
     if pull is not None:
         pull = torch.cat([pull, pull.new_zeros(len(y), more, *y.shape[2:])], 1)
-    full = frames.full().tolist()
+    full = search.frames.full().tolist()
     for _ in search.run(starts, RECALL, pull):
         for number, box in enumerate(search.boxes):
             exact = any(one.outside < EXACT for one in box.found)
             hopeless = box.spent > TRIAL and not (exact or (box.found and not full[number]))
             box.given_up = hopeless or bool(answer(box, y[number], good[number]).there.all())
-    answers = [answer(*one) for one in zip(search.boxes, y, good, strict=True)]
-    return Recognised(*(torch.stack(parts) for parts in zip(*answers, strict=True)))
 
 
 def odds(
@@ -318,7 +337,6 @@ class Found(NamedTuple):
     u: Float[Tensor, "K"]
     x: Float[Tensor, "c h w"]
     outside: float
-    cost: float
 
 
 @dataclass
@@ -442,15 +460,25 @@ class Search:
         """Note a stored image, and search at right angles to it from now on."""
         box = self.boxes[number]
         v = unit(u @ box.left)
-        box.found.append(Found(v, x, outside, self.cost(number, x)))
+        box.found.append(Found(v, x, outside))
         box.left = box.left - v[:, None] * v
 
-    def cost(self, number: int, x: Float[Tensor, "c h w"]) -> float:
-        """½ ‖z − uᵀF‖² / noise_var for the code z of an image and the nearest uᵀF."""
-        z = self.model.encode(x[None])
-        whole = self.boxes[number].whole.to(z)
-        target = nearest(z @ self.frames.back[number], whole) @ self.frames.codes[number]
-        return float((z - target).square().sum() / (2 * self.model.noise_var))
+    def tell(self, x: Float[Tensor, "n c h w"]) -> None:
+        """Note images that are known to be in the first memory; one that is not is an error."""
+        u, outside = fit(self.model.encode(x), self.frames.codes[0], self.frames.back[0])
+        if others := int((~(outside < HOPE)).sum()):
+            why = "usual cause: contents of another memory, or of this one before something was forgotten"
+            raise ValueError(f"contents: expected images that are in the memory, got {others} others ({why})")
+        for one, vector, far in zip(x, u.cpu(), outside.tolist(), strict=True):
+            if not self.known(self.boxes[0], vector):
+                self.add(0, one, vector, far)
+
+    def cost(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n"]:
+        """½ ‖z − uᵀF‖² / noise_var for the codes z of images of the first memory and the nearest uᵀF."""
+        z = self.model.encode(x)
+        whole = self.boxes[0].whole.to(z)
+        target = nearest(z @ self.frames.back[0], whole) @ self.frames.codes[0]
+        return (z - target).square().sum(-1) / (2 * self.model.noise_var)
 
     def repair(
         self, number: int, left: Float[Tensor, "K K"], x: Float[Tensor, "c h w"], doubt: Float[Tensor, "c h w"]
@@ -513,7 +541,7 @@ class Search:
                 doubt = (likelihood.mean - one.x).abs()[0]
                 x, u, outside = self.repair(number, left, one.x, doubt)
                 if outside < one.outside:
-                    box.found[i] = Found(unit(u @ left), x, outside, self.cost(number, x))
+                    box.found[i] = Found(unit(u @ left), x, outside)
 
 
 def nearest(u: Float[Tensor, "*b N K"], left: Float[Tensor, "*b K K"]) -> Float[Tensor, "*b N K"]:
