@@ -183,7 +183,7 @@ def test_frame_of_more_codes_than_rows_is_that_of_their_sums() -> None:
 
 
 def test_frame_of_an_eigenvalue_that_rounding_has_lost() -> None:
-    """float32 keeps B, but not A, of a direction in which all weights are small: its codes are of a usual length."""
+    """float32 keeps B, but not A, where all weights are small: codes are of a usual length there."""
     R0, z = normal(6, 40).float(), normal(6, 40, seed=1).float()
     left, _, right = torch.linalg.svd(normal(6, 6, seed=2))
     w = (left * torch.tensor([1, 1, 1, 1, 1, 1e-4])) @ right

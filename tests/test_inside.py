@@ -109,6 +109,22 @@ def test_contains_says_when_it_cannot_know() -> None:
     )
 
 
+def test_contains_says_never_only_before_a_witness() -> None:
+    """In a full memory that may hold one more, an image that fits by chance says nothing of the others."""
+    m, x = mirror(), bits(1, 8)
+    frames = frame.Frames.of(m, m.write(x))
+    codes, off = m.encode(x), normal(60).float()
+    off -= off @ frames.back[0] @ frames.codes[0]
+    near = off / off.norm() * codes[0, 0].norm()
+
+    def count(*shares: float) -> list[int]:
+        z = torch.stack([codes[0, i] + share * near for i, share in enumerate(shares)])
+        return frame.count(frames, z[None])[0].tolist()
+
+    assert count(0.0, 2e-4, 2e-3, 0.1) == [1, 1, -1, 0]
+    assert count(2e-4, 2e-4, 2e-3, 0.1) == [1, 1, -1, -1]
+
+
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3), (0,)])
 def test_contains_takes_any_batch(batch: tuple[int, ...]) -> None:
     m, x = mirror(), bits(*batch, 5)

@@ -34,11 +34,14 @@ if TYPE_CHECKING:
     from ..models.dkm import DKM
 
 # An image was written if its code is this near to the span of all that was, relative to its length. Stored images:
-# at most 7e-6 with fewer codes than rows, 3e-4 with as many, 4e-3 after others were forgotten. One pixel of a
-# stored image changed: at least 0.035.
-EXACT = 1e-2
-# In a full memory, which may hold one code more, it must be nearer: one of 33 in 32 rows was seen at 1.9e-3.
+# at most 3e-5 with fewer codes than rows (31 of 32), 3e-3 with as many, 1.5e-2 after half of 31 were forgotten. One
+# pixel of a stored image changed: at least 0.035.
+EXACT = 2e-2
+# In a full memory, which may hold one code more, it must be nearer, for its count to be right.
 EXACT_FULL = 6e-4
+# And this near, to show that a full memory holds no more codes than rows, so that all other images are known too.
+# 33 codes in 32 rows: 0.6 % of 2,112 came below 6e-4, the nearest to 3.9e-5. 32 codes: most are below 1e-6.
+WITNESS = 1e-5
 # An image this near is a stored one but for a few pixels, where repairing does not make it exact. Nothing false was
 # seen below 0.2.
 NEAR = 0.12
@@ -58,6 +61,9 @@ BUDGET = 60_000
 RECALL = 30_000
 # Evaluations after which recall gives up where nothing was found.
 TRIAL = 1_500
+# Evaluations without a find after which it gives up where something was. 32 images in 32 rows, 8 cues, 30 % flips:
+# at most 3.5 thousand between two finds.
+PATIENCE = 6_000
 # With fewer cues than this, random starts go along with them.
 LEAST = 16
 # The least probability of an answer that is certified.
@@ -118,8 +124,8 @@ def contains(model: "DKM", state: MemoryState, x: Float[Tensor, "*cues Q c h w"]
     """How often each image was written, 0 for never; −1 where the memory cannot know.
 
     Written m times, a code has a vector of length 1/√m. With as many different codes as rows (or numbers in a code)
-    there may be more, and nothing need fit: then only images that do fit are known, and where one does, all are.
-    Proof: test_contains_*.
+    there may be more, and nothing need fit: then only images that do fit are known, and where one fits to the last
+    digits (WITNESS), all are. Proof: test_contains_*.
     """
     flat, z, batch = opened(model, state, x)
     return count(Frames.of(model, flat), z).reshape(*batch, x.shape[-4])
@@ -131,8 +137,10 @@ def count(frames: Frames, z: Float[Tensor, "B Q C"]) -> Int64[Tensor, "B Q"]:
     times = (1 / u.square().sum(-1).clamp(min=1e-6)).round().long().clamp(min=1)
     full = frames.full()[:, None]
     there = outside < torch.where(full, EXACT_FULL, EXACT)
+    witness = (outside < WITNESS).any(-1, keepdim=True)
+    unclear = full & ~there & ~(witness & (outside > EXACT))
     blind = frames.lost() | (frames.exact.distinct >= z.shape[-1])  # a span of the whole space holds every code
-    unknown = blind[:, None] | (full & ~there.any(-1, keepdim=True))
+    unknown = blind[:, None] | unclear
     return torch.where(unknown, -1, torch.where(there, times, 0))
 
 
@@ -230,8 +238,8 @@ def recognise(
     known: images that the first memory is known to hold; where they explain all cues, nothing is searched for.
 
     The search in a memory ends when all of it is found, or when what was found explains all cues (`explained`). It
-    is given up where nothing is found soon, with a codec that does not know its own images; and in a full memory
-    where nothing exact is, which holds more than can be told apart.
+    is given up where nothing is found soon (TRIAL) or any more (PATIENCE), with a codec that does not know its own
+    images; and in a full memory where nothing exact is, which holds more than can be told apart.
     """
     search = Search(frames)
     good = torch.ones_like(y) if mask is None else mask
@@ -258,12 +266,12 @@ def look_for(
     pull = odds(y[:, some], sharp, good[:, some]) if search.model.config.binary else None
     if pull is not None:
         pull = torch.cat([pull, pull.new_zeros(len(y), more, *y.shape[2:])], 1)
-    full = search.frames.full().tolist()
     for _ in search.run(starts, RECALL, pull):
         for number, box in enumerate(search.boxes):
             exact = any(one.outside < EXACT for one in box.found)
-            hopeless = box.spent > TRIAL and not (exact or (box.found and not full[number]))
-            box.given_up = hopeless or bool(answer(box, y[number], good[number]).there.all())
+            none = box.spent > TRIAL and not (exact or (box.found and not box.full))
+            stuck = box.spent > box.at_find + PATIENCE
+            box.given_up = none or stuck or bool(answer(box, y[number], good[number]).there.all())
 
 
 def odds(
@@ -283,7 +291,7 @@ def answer(box: "Box", y: Float[Tensor, "Q c h w"], trusted: Float[Tensor, "Q c 
     distance = apart(y, x, trusted)
     which = distance.argmin(-1)
     exact = torch.tensor([one.outside < EXACT for one in box.found], device=y.device)[which]
-    there = torch.ones_like(exact) if box.complete else explained(y, x[which], trusted, distance)
+    there = torch.ones_like(exact) if box.closed else explained(y, x[which], trusted, distance)
     return Recognised(x[which], there, there & exact & sure(distance, trusted.flatten(1).sum(-1)))
 
 
@@ -348,16 +356,25 @@ class Box:
     left: Float[Tensor, "K K"]
     """The projection on those that are left, at right angles to all that were found."""
     total: int
+    full: bool
+    """Whether there may be more than the total, which cannot be told apart."""
     found: list[Found] = field(default_factory=list)
     tried: set[bytes] = field(default_factory=set)
     """Images that could not be repaired."""
     spent: int = 0
     """Evaluations of the codec."""
+    at_find: int = 0
+    """How many they were at the last find."""
     given_up: bool = False
 
     @property
     def complete(self) -> bool:
         return len(self.found) >= self.total
+
+    @property
+    def closed(self) -> bool:
+        """Whether what was found is surely all that there is."""
+        return self.complete and not (self.full and all(one.outside > WITNESS for one in self.found))
 
 
 class Search:
@@ -366,8 +383,8 @@ class Search:
     def __init__(self, frames: Frames) -> None:
         self.frames, self.model = frames, frames.model
         wholes = (frames.codes @ frames.back).cpu()
-        totals = frames.exact.distinct.tolist()
-        self.boxes = [Box(whole, whole.clone(), total) for whole, total in zip(wholes, totals, strict=True)]
+        each = zip(wholes, frames.exact.distinct.tolist(), frames.full().tolist(), strict=True)
+        self.boxes = [Box(whole, whole.clone(), total, full) for whole, total, full in each]
         self.generator = torch.Generator().manual_seed(0)
 
     def fresh(self, n: int) -> Float[Tensor, "B n C"]:
@@ -461,6 +478,7 @@ class Search:
         box = self.boxes[number]
         v = unit(u @ box.left)
         box.found.append(Found(v, x, outside))
+        box.at_find = box.spent
         box.left = box.left - v[:, None] * v
 
     def tell(self, x: Float[Tensor, "n c h w"]) -> None:
