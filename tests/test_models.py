@@ -25,6 +25,7 @@ VALUES: dict[str, Any] = {
     "noise": 0.1,
     "mask": torch.ones(1, 1),
     "inside": False,
+    "contents": None,
     "temperature": 0.5,
     "generator": None,
     "callback": lambda step, where: None,
