@@ -24,7 +24,7 @@ from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
-from .files import atomic_write, cache_dir
+from .files import atomic_write, cache_dir, check_writable
 from .linalg import broadcast
 from .log import METRICS, latest
 from .memory import MemoryState, frame
@@ -203,12 +203,13 @@ class Inspect:
             )
         if not 0 <= self.number < len(R):
             raise ValueError(f"number: expected 0 to {len(R) - 1}, as {self.state} has them, got {self.number}")
+        end = f"-{self.number}.png" if len(R) > 1 else ".png"
+        path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
+        check_writable(path)
         device = choose(self.device)
         about, x = inside(model.to(device), MemoryState(R[self.number], U[self.number]).to(device))
         about = {"file": str(self.state), "memory": f"number {self.number} of {len(R)}", **about}
         if len(x):
-            end = f"-{self.number}.png" if len(R) > 1 else ".png"
-            path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
             tiles(in_rows(x, model.config.binary), path)
             about["sheet"] = str(path)
         if self.json:
@@ -430,6 +431,9 @@ def lines(about: dict[str, Any], indent: str = "") -> str:
     return "\n".join(rows)
 
 
+FULL = "yes: it may hold more images than it can tell apart, or another model wrote it; then none are found"
+
+
 def inside(model: DKM, state: MemoryState) -> tuple[dict[str, Any], Float[Tensor, "n c h w"]]:
     """What a memory says of itself, and the images that are found in it."""
     with torch.no_grad():
@@ -450,7 +454,7 @@ def inside(model: DKM, state: MemoryState) -> tuple[dict[str, Any], Float[Tensor
         "code size": model.config.code,
         "writes told apart": int(known.rank),
         "different images": total,
-        "full": "yes: it may hold more images than it can tell apart, and then none are found" if full else "no",
+        "full": FULL if full else "no",
         "found": len(found.x),
         "images": {
             str(i + 1): {"written": count if count > 0 else None, "cost": float(f"{cost:.2g}")}
