@@ -410,6 +410,7 @@ def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixtu
     about = json.loads(said(capsys, "data", *flags, "--json"))
     assert about["train"]["classes"] == 48
     assert about["test"]["images"] == 64
+    assert about["preview"] == flags[-1]
     with Image.open(tmp_path / "sheet.png") as image:
         assert image.size == (64, 96)
 

@@ -134,9 +134,10 @@ class Data:
             for images in (seen, unseen)
         }
         about["nats of predicting the mean image"] = round(mean_image_nats(seen, unseen), 2)
-        print(plain.dumps(about, indent=1) if self.json else lines(about))
         if self.preview is not None:
             sheet(unseen, self.preview)
+            about["preview"] = str(self.preview)
+        print(plain.dumps(about, indent=1) if self.json else lines(about))
 
 
 @dataclass(frozen=True)
