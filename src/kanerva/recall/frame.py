@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from ..models.dkm import DKM
 
 # An image was written if its code is this near to the span of all that was, relative to its length. Stored images:
-# at most 3e-5 with fewer codes than rows (31 of 32), 3e-3 with as many, 1.5e-2 after half of 31 were forgotten. One
-# pixel of a stored image changed: at least 0.035.
-EXACT = 2e-2
+# at most 3e-5 with fewer codes than rows (31 of 32), 3e-3 with as many; 1.5e-2 in 1 of 840 after half of 31 were
+# forgotten. One pixel of a stored image changed: at least 0.018 of 5,500, a corner of an image that has much ink.
+EXACT = 1e-2
 # In a full memory, which may hold one code more, it must be nearer, for its count to be right.
 EXACT_FULL = 6e-4
 # And this near, to show that a full memory holds no more codes than rows, so that all other images are known too.
