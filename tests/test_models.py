@@ -120,6 +120,24 @@ def test_forward_gives_finite_terms(model: Model) -> None:
         assert terms.log_lik is not None
 
 
+def test_reading_what_was_written_has_the_terms_of_forward(model: Model) -> None:
+    """All but KL(M), which is of writing."""
+    model.to(torch.float64)
+    x, other = images(model, 2, 4), images(model, 2, 4, seed=1)
+    state = model.write(x)
+    terms = model.given(state, x, generator())
+    if terms is None:
+        return
+    for one, wanted in zip(terms[:3], model(x, generator())[:3], strict=True):
+        assert (one is None) == (wanted is None)
+        if one is not None and wanted is not None:
+            torch.testing.assert_close(one, wanted)
+    new = model.given(state, other, generator())
+    assert new is not None
+    assert new.log_lik.shape == (2, 4)
+    assert new.kl_memory is None
+
+
 def test_every_weight_has_a_gradient(model: Model) -> None:
     weights = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not model.UNTRAINED:

@@ -161,6 +161,15 @@ class Model(nn.Module):
         """The terms of the one-pass bound B_T, and of earlier B_t."""
         raise ValueError(f"bound: expected L for {self.config.kind}, which has no one-pass bound B")
 
+    def given(
+        self, state: Any, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
+    ) -> Terms | None:
+        """The terms of reading images from a memory, written or new; None where a model has no such bound.
+
+        For images that the memory has not seen, −ln p(x | …) + KL bounds what they cost given the memory.
+        """
+        return None
+
     def extra_scores(
         self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
     ) -> dict[str, Float[Tensor, "*b"]]:

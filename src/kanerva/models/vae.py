@@ -76,6 +76,13 @@ class VAE(CodecModel):
         z = q.mean + (0.5 * q.log_var).exp() * normal(q.mean, generator)
         return Terms(self.decode(z).log_prob(x), kl_weights=q.kl())
 
+    def given(
+        self, state: Nothing, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
+    ) -> Terms:
+        """The same as without a memory."""
+        self.check_state(state, Nothing, nothing=(0,))
+        return self.forward(x, generator)
+
     def importance(
         self, x: Float[Tensor, "*b c h w"], k: int = DRAWS, generator: torch.Generator | None = None
     ) -> Float[Tensor, "*b"]:
