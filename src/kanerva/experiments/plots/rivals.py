@@ -37,7 +37,9 @@ def grid(models: list[dict[str, Any]], measure: str) -> Figure:
         place.set_title(f"{length} images")
     for place in axes[-1]:
         place.set_xlabel("floats kept")
-        place.set_xscale("symlog", linthresh=100)
+        place.set_xscale("symlog", linthresh=1000)  # a model may keep nothing
+    most = max(found["kept"] for model in models for found in model["result"]["recall"])
+    axes[0][0].set_xlim(-100, 2 * max(1000, most))
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=min(5, len(models)))
     return figure
 
