@@ -145,6 +145,8 @@ def test_every_field_has_its_help(kind: type) -> None:
         (["evaluate", str(Path(__file__).parent)], "is not the folder of a run, or nothing was saved there yet"),
         (["train", "demo", "--steps", "0"], "expected 1 or more, got 0"),
         (["train", "demo", "--device", "gpu"], "device: expected auto, cpu, cuda"),
+        (["train", "demo", "--device", "meta"], "device: meta is not to be had here: "),
+        (["train", "demo", "--device", "hpu"], "device: hpu is not to be had here: "),
         (["data", "--dataset", "glyfs"], "did you mean 'glyphs'?"),
         (
             ["experiment", "capcity"],
@@ -153,7 +155,7 @@ def test_every_field_has_its_help(kind: type) -> None:
         (["experiment", "order", "--sed", "1"], "did you mean --seed? kanerva experiment order --help lists them"),
         (
             ["experiment", "order", "--checkpoint", "nowhere"],
-            "kanerva: nowhere: no such file; models that come along",
+            "kanerva: nowhere: no such checkpoint or run; pretrained: omniglot; without training",
         ),
         (["report"], "RUN"),
         (["report", "nowhere"], "kanerva: nowhere: no such run; expected a run's folder, a checkpoint, or a model"),

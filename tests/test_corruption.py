@@ -1,5 +1,7 @@
 """Corruptions: as much of an image is changed as was asked for, and the mask says which pixels are good."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -106,3 +108,20 @@ def test_corruptions_repeat_with_their_generator_and_leave_their_input_alone(nam
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("name", ["flips", "salt_and_pepper", "noise", "block"])
+@pytest.mark.usefixtures("no_shape_checks")
+def test_what_are_no_images_is_refused(name: str) -> None:
+    corrupt: Any = getattr(corruption, name)
+    for x, came in ((3, "int"), ([[[1.0]]], "list"), (torch.ones(1, 2, 2, dtype=torch.uint8), "torch.uint8")):
+        with pytest.raises(TypeError, match=f"x: expected floating point images .* got {came}"):
+            corrupt(x, 0.1)
+    with pytest.raises(ValueError, match=r"expected a number from 0 to .*, got 'much'"):
+        corrupt(binary(1, 4, 4), "much")
+
+
+@pytest.mark.parametrize("corrupt", [corruption.flips, corruption.salt_and_pepper])
+def test_only_binary_images_have_bits(corrupt: Any) -> None:
+    with pytest.raises(ValueError, match="x: expected binary images, of 0 and 1, got other values"):
+        corrupt(torch.full((1, 4, 4), 0.5), 0.1)

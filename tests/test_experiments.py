@@ -213,6 +213,15 @@ def test_flags_that_cannot_work_are_refused_at_once(
     assert end.value.code == f"kanerva: {message}; see kanerva experiment {name} --help"
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_any_work(binary: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    work = Capacity(checkpoint=(str(binary),), device="cpu", out=tmp_path / "file")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Capacity, "run", lambda *_: pytest.fail("it has begun"))
+        with pytest.raises(OSError, match=r"file: expected a folder, or a place to make one, but .* is a file"):
+            work.main()
+
+
 def test_results_of_other_settings_are_not_replaced(binary: Path, tmp_path: Path) -> None:
     """Neither by a smoke run, which has a folder of its own."""
     place = binary / "experiments" / "capacity.json"

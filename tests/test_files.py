@@ -309,3 +309,15 @@ def test_lock_lets_through_one_after_the_other(tmp_path: Path) -> None:
         pass
     with files.lock(tmp_path / "a" / "lock"):
         pass
+
+
+def test_where_results_cannot_be_written_is_said_beforehand(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place, message in {
+        "file/a/b.json": r"file/a: expected a folder, or a place to make one, but .*file is a file",
+        ".": "expected the name of a file, got a folder",
+    }.items():
+        with pytest.raises(OSError, match=message):
+            files.check_writable(tmp_path / place)
+    files.check_writable(tmp_path / "new" / "b.json")
+    assert list((tmp_path / "new").iterdir()) == []

@@ -182,6 +182,19 @@ def test_frame_of_more_codes_than_rows_is_that_of_their_sums() -> None:
     assert float(((z - u @ frame.codes).norm(dim=-1) / z.norm(dim=-1)).amin()) > 0.1
 
 
+def test_frame_of_an_eigenvalue_that_rounding_has_lost() -> None:
+    """float32 keeps B, but not A, where all weights are small: codes are of a usual length there."""
+    R0, z = normal(6, 40).float(), normal(6, 40, seed=1).float()
+    left, _, right = torch.linalg.svd(normal(6, 6, seed=2))
+    w = (left * torch.tensor([1, 1, 1, 1, 1, 1e-4])) @ right
+    frame = look(memory.condition(memory.prior(R0, PRIOR_VAR), w.float(), z, NOISE_VAR), R0)
+    assert int(frame.distinct) == 6
+    u = z.double() @ torch.linalg.pinv(frame.codes)
+    assert float((z - u @ frame.codes).norm(dim=-1).amax()) < 0.1
+    length = u.norm(dim=-1)
+    assert 0.7 < float(length.amin()) <= float(length.amax()) < 1.3
+
+
 def test_frame_is_not_a_number_where_the_memory_is_none() -> None:
     R0, z = normal(2, 4, 9), normal(2, 3, 9, seed=1)
     state, w = memory.write(memory.prior(R0, PRIOR_VAR), z, NOISE_VAR)

@@ -286,7 +286,12 @@ BAD: dict[str, tuple[Callable[[Path], Any], dict[str, Any], type[Exception], str
         ValueError,
         r"data: expected images either in it or in its sub-folders .* 000.png and a/000.png",
     ),
-    "a text file": (lambda p: p.write_text("x"), {}, ValueError, r"data: expected a folder .* got a file \*$"),
+    "a text file": (
+        lambda p: p.write_text("x"),
+        {},
+        ValueError,
+        r"data: expected a folder .* got a file without an ending$",
+    ),
     "one image to test with": (
         lambda p: folder_of(p, {"": 1}),
         {"split": "test"},
@@ -319,6 +324,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], dict[str, Any], type[Exception], str
         r"binary: .* above 0 and up to 1, got 128",
     ),
     "no size": (lambda p: None, {"size": 0}, ValueError, r"size: expected a side or \(height, width\) .* got 0"),
+    "huge size": (lambda p: None, {"size": 10**30}, ValueError, r"size: expected at most 100,000,000 pixels"),
     "three sizes": (lambda p: None, {"size": (1, 2, 3)}, ValueError, r"size: .* got \(1, 2, 3\)"),
     "size as text": (lambda p: None, {"size": "28"}, ValueError, r"size: .* got '28'"),
 }
@@ -459,8 +465,13 @@ def test_a_folder_that_does_not_fit_into_memory_is_not_read(
     root = folder_of(tmp_path / "set", {"a": 20})
     monkeypatch.setattr(files, "FREE", 20 * 36 - 1)
     monkeypatch.setattr(files, "memory", lambda: 20 * 36)
-    with pytest.raises(ValueError, match=r"set: 20 images of 6×6 .*at most a quarter of .*; give size=… to reduce"):
+    match = r"20 images of 6×6 .*at most a quarter of .*; a smaller size=… reduces"
+    with pytest.raises(ValueError, match=f"set: {match}"):
         load(root)
+    # nor is an array made so large
+    np.save(tmp_path / "a.npy", np.zeros((20, 2, 2), np.uint8))
+    with pytest.raises(ValueError, match=f"a.npy: {match}"):
+        load(tmp_path / "a.npy", size=6)
 
 
 def test_an_image_of_another_size_ends_the_reading(tmp_path: Path) -> None:

@@ -53,6 +53,22 @@ def put(state: MemoryState, index: tuple[int, ...]) -> MemoryState:
     return MemoryState(state.R[index], state.U[index])
 
 
+def part(x: Tensor) -> frame.Contents:
+    """Images that are known to be in a memory."""
+    return frame.Contents(x, x.new_zeros(len(x)))
+
+
+class Calls:
+    """How many codes a model decodes from now on."""
+
+    def __init__(self, m: DKM) -> None:
+        self.decoded = 0
+        m.decoder.register_forward_pre_hook(self.count)
+
+    def count(self, module: torch.nn.Module, given: tuple[Tensor, ...]) -> None:
+        self.decoded += len(given[0])
+
+
 # contains
 
 
@@ -91,6 +107,22 @@ def test_contains_says_when_it_cannot_know() -> None:
     assert (
         wide.contains(wide.write(many[:59]), torch.cat([many[:3], others.double()])).tolist() == [1] * 3 + [0] * 3
     )
+
+
+def test_contains_says_never_only_before_a_witness() -> None:
+    """In a full memory that may hold one more, an image that fits by chance says nothing of the others."""
+    m, x = mirror(), bits(1, 8)
+    frames = frame.Frames.of(m, m.write(x))
+    codes, off = m.encode(x), normal(60).float()
+    off -= off @ frames.back[0] @ frames.codes[0]
+    near = off / off.norm() * codes[0, 0].norm()
+
+    def count(*shares: float) -> list[int]:
+        z = torch.stack([codes[0, i] + share * near for i, share in enumerate(shares)])
+        return frame.count(frames, z[None])[0].tolist()
+
+    assert count(0.0, 2e-4, 2e-3, 0.1) == [1, 1, -1, 0]
+    assert count(2e-4, 2e-4, 2e-3, 0.1) == [1, 1, -1, -1]
 
 
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3), (0,)])
@@ -376,12 +408,17 @@ def test_recall_inside_takes_masks_of_any_shape(shape: tuple[int, ...]) -> None:
     assert torch.equal(path.last, other.last)
 
 
-def test_recall_inside_of_no_cue() -> None:
-    m, x = mirror(), bits(2, 4)
-    path = m.recall(m.write(x), x[:, :0], 3)
-    assert path.x.shape == (3, 2, 0, *SHAPE)
-    assert path.certified is not None
-    assert path.certified.shape == (2, 0)
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("batch", [(0,), (2, 0), (0, 3), (0, 0), (2, 0, 3)])
+def test_recall_inside_of_no_cue(batch: tuple[int, ...]) -> None:
+    """No cues, or no memories: nothing comes back, in the right shape and without a warning."""
+    m, x = mirror(), bits(*batch[:-1], 4)
+    for inside in (True, False):
+        path = m.recall(m.write(x), bits(*batch), 3, inside=inside)
+        assert path.x.shape == (3, *batch, *SHAPE)
+        assert path.w.shape == (3, *batch, 8)
+        assert path.energy.shape == (3, *batch)
+        assert (path.certified.shape == batch) if inside else (path.certified is None)
 
 
 def test_recall_inside_where_nothing_was_written() -> None:
@@ -423,6 +460,73 @@ def test_recall_inside_of_greys_asks_no_more_than_it_can() -> None:
     assert not path.certified.any()
     for one, other in zip(path[:3], usual[:3], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+# recall with contents that are known
+
+
+def test_recall_chooses_among_contents() -> None:
+    """As without them, and without a search: the decoder is asked once for the energy, never for an image."""
+    m, x = mirror(), bits(8)
+    state = m.write(x)
+    found = m.contents(state)
+    for cue in (spoilt(x), spoilt(x).expand(2, 3, *x.shape), bits(9, seed=3)):
+        usual, calls = m.recall(state, cue, 3), Calls(m)
+        path = m.recall(state, cue, 3, contents=found)
+        assert calls.decoded == cue.shape[:-3].numel()
+        assert torch.equal(path.last, usual.last)
+        assert torch.equal(path.certified, usual.certified)
+        assert bool((path.energy.diff(dim=0) <= 0).all())
+        torch.testing.assert_close(path.energy[-1], m.energy(state, path.x[-1], path.w[-1]))
+    half = corruption.half(x, "left")
+    assert torch.equal(m.recall(state, half.x, 1, mask=half.mask, contents=found).last, x)
+
+
+def test_recall_searches_for_what_contents_lack() -> None:
+    """Some of the images, one of them over and over, none, or all."""
+    m, x = mirror(), bits(8)
+    state = m.write(x)
+    for known in ([0, 1, 2], [4, 4, 4], [], list(range(8))):
+        path = m.recall(state, spoilt(x), 3, contents=part(x[known]))
+        assert torch.equal(path.last, x)
+        assert bool((path.energy.diff(dim=0) <= 0).all())
+
+
+def test_recall_searches_not_where_some_contents_explain_all_cues() -> None:
+    m, x = mirror(24), bits(20, seed=4)
+    state, calls = m.write(x), Calls(m)
+    path = m.recall(state, spoilt(x[:3], 1), 1, contents=part(x[:12]))
+    assert torch.equal(path.last, x[:3])
+    assert calls.decoded == 3
+
+
+def test_recall_with_contents_of_too_many_images_is_as_without() -> None:
+    m, x = mirror(), bits(12)
+    state, cue = m.write(x), spoilt(x)
+    path, usual = m.recall(state, cue, 2, contents=m.contents(state)), m.recall(state, cue, 2)
+    torch.testing.assert_close(path, usual)
+
+
+def test_contents_that_do_not_fit_are_refused(no_shape_checks: None) -> None:
+    m, x = mirror(), bits(2, 4)
+    state, found = m.write(x), part(x[0])
+    with pytest.raises(ValueError, match=r"contents: expected none for a batch of memories.*got R .*\(2, 8, 60\)"):
+        m.recall(state, x, contents=found)
+    one = put(state, (0,))
+    with pytest.raises(
+        ValueError, match=r"contents: expected images .* in the memory, got 4 others .*another memory"
+    ):
+        m.recall(one, x[0], contents=part(x[1]))
+    with pytest.raises(ValueError, match=r"contents: expected images .* got 1 others .*forgotten"):
+        m.recall(m.forget(one, x[0, :1]), x[0], contents=found)
+    with pytest.raises(ValueError, match=r"contents: expected none with inside=False"):
+        m.recall(one, x[0], contents=found, inside=False)
+    with pytest.raises(TypeError, match=r"contents: expected a Contents, .*got Tensor"):
+        m.recall(one, x[0], contents=x[0])
+    with pytest.raises(ValueError, match=r"contents\.x: expected"):
+        m.recall(one, x[0], contents=part(x[0, :, :, :4]))
+    with pytest.raises(ValueError, match=r"contents: expected none where images are drawn"):
+        m.sample(one, 2, method="descent", contents=found)
 
 
 # with a codec that was learned

@@ -4,12 +4,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import kanerva
-from kanerva import MODELS, CodecConfig, Model, Recall
+from kanerva import MODELS, CodecConfig, Model, Recall, subject
 from kanerva.data import ClassImages, corruption
 from kanerva.fields import from_dict, to_dict
 from kanerva.models import BaseConfig
@@ -26,6 +27,7 @@ VALUES: dict[str, Any] = {
     "inside": False,
     "temperature": 0.5,
     "generator": None,
+    "callback": lambda step, where: None,
 }
 
 
@@ -311,6 +313,11 @@ def test_other_nonsense_is_refused(model: Model) -> None:
         model.write(x, x)
     with pytest.raises(ValueError, match="n: expected a whole number of at least 1, got 0"):
         model.sample(state, 0)
+    for wrong in (7, np.random.default_rng(0)):
+        with pytest.raises(TypeError, match=r"generator: expected a torch\.Generator or None, got "):
+            model.sample(state, 3, 1, wrong)
+    with pytest.raises(TypeError, match=r"images: expected ClassImages, .* got Tensor"):
+        kanerva.evaluate(model, x)
     with pytest.raises(ValueError, match=r"batch axes: expected shapes that broadcast, got \(2,\) of state"):
         model.recall(state, images(model, 3, 4))
     energy = model.energy_at(state, x[0])
@@ -329,3 +336,24 @@ def test_an_unknown_model_or_field_is_refused() -> None:
             kanerva.create(name, likelihood="poisson")
         with pytest.raises(TypeError, match=f"config: expected a {MODELS[name].Config.__name__}, got BaseConfig"):
             MODELS[name](BaseConfig())
+
+
+def test_a_wrong_name_is_answered_with_those_there_are() -> None:
+    for name, meant in (("nearest", "nearest"), ("neerest", "nearest"), ("omniglott", "omniglot")):
+        with pytest.raises(
+            FileNotFoundError,
+            match=rf"{name}: no such checkpoint .*omniglot; .*kanerva\.create: hopfield, nearest; .*'{meant}'\?",
+        ):
+            kanerva.load(name)
+    with pytest.raises(
+        ValueError, match=r"codec: expected fields of CodecConfig \(.*'kernel'\]; usual causes: a typ"
+    ):
+        kanerva.create("vae", codec={"kernel": 3})
+
+
+def test_only_trained_models_lend_their_codec(tmp_path: Path) -> None:
+    kanerva.create("dkm", (1, 7, 8), rows=2, code=3, codec=CodecConfig((4,))).save(tmp_path / "m.safetensors")
+    place = f"hopfield:{tmp_path / 'm.safetensors'}"
+    assert subject.source(place).kind == "hopfield"
+    with pytest.raises(ValueError, match="expected a trained model after the colon, got hopfield:"):
+        subject.source(f"hopfield:{place}")

@@ -4,6 +4,7 @@ import base64
 import html.parser
 import io
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import kanerva
-from kanerva import MODELS, experiments, report
+from kanerva import MODELS, experiments, report, storage
 from kanerva.cli import main
 from kanerva.experiments import EXPERIMENTS
 from kanerva.experiments.plots import training
@@ -412,3 +413,26 @@ def test_a_report_of_another_kind_of_model(tmp_path: Path, monkeypatch: pytest.M
     # where the package does not know the kind, its own word for it has to do
     monkeypatch.delitem(MODELS, "toy")
     assert "toy: 1 parameters." in read(report.write(tmp_path / "toy.safetensors")).text
+
+
+def test_scores_have_the_letters_and_the_extras_of_their_model(tmp_path: Path) -> None:
+    kanerva.create("vae", (1, 8, 8), code=2, codec={"filters": (2,)}).save(tmp_path / "vae.safetensors")
+    score = {
+        "nats": 5.0,
+        "nats_stderr": 0.1,
+        "kl_weights": 1.5,
+        "crc32": storage.load(tmp_path / "vae.safetensors")[1]["crc32"],
+    }
+    score["extra"] = {EVIL: {"mean": 4.25, "stderr": 0.25}, "odd": 3}
+    (tmp_path / "evaluation.json").write_text(json.dumps(score))
+    text = read(report.write(tmp_path / "vae.safetensors")).text
+    assert "KL(z)1.50" in text.replace("\n", "")
+    assert f"{EVIL}4.25 ± 0.25" in text.replace("\n", "")
+    assert "KL(w)" not in text
+
+
+@pytest.mark.skipif(os.name != "posix", reason="named pipes")
+def test_a_pipe_among_results_is_not_waited_for(run: Path) -> None:
+    (run / "experiments").mkdir(exist_ok=True)
+    os.mkfifo(run / "experiments" / "x.json")
+    assert "x.json: not a file, left out" in read(report.write(run)).text

@@ -197,7 +197,9 @@ def test_the_seed_decides_the_episodes_too(tmp_path: Path) -> None:
         ({"lr": math.nan}, "lr: expected 0 or more, got nan"),
         ({"batch": -1}, "batch: "),
         ({"seed": -1}, "seed: "),
-        ({"seed": 2**32}, "seed: expected less than 4294967296, got 4294967296"),
+        ({"steps": 2**53}, "steps: expected less than 2\\^53, got 9007199254740992"),
+        ({"warmup": 10**30}, "warmup: expected less than 2\\^53, got 1000"),
+        ({"seed": 2**32}, "seed: expected a whole number from 0 to 4294967295, got 4294967296"),
         ({"average": 1.0}, "average: expected a decay from 0 to less than 1, got 1.0"),
         ({"weight_decay": 0.1}, "weight_decay: expected 0 with adam"),
         ({"bound": "ELBO"}, r"bound: expected one of \['L', 'B'\], got 'ELBO'"),
@@ -848,7 +850,7 @@ def test_a_run_saved_before_an_option_existed_is_still_read() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"speed": 1}, r"unknown \['speed'\]; usual cause: saved by another version"),
+        ({"speed": 1}, r"unknown \['speed'\]; usual causes: a typing error, or a file that another version"),
         ({"lr": "fast"}, r"config.lr: expected .*float.*, got 'fast'"),
         ({"schedule": "linear"}, r"config.schedule: expected one of \['constant', 'cosine'\], got 'linear'"),
     ],

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
 from . import storage
-from .config import RunConfig
+from .config import MOST, RunConfig
 from .fields import from_dict, to_dict
-from .files import atomic_write, lock, sweep
+from .files import atomic_write, lock, make_folder, sweep
 from .models.base import Model
 
 # What may change when a run goes on: how long, how often it reports, where and how it computes.
@@ -35,7 +35,6 @@ FREE = (
 )
 # What Adam and AdamW keep of each parameter once there was a step.
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
-MOST = 2**53  # steps: all that a float can count, which the schedule of the learning rate is computed in
 
 
 @dataclass
@@ -178,7 +177,7 @@ def claim(folder: Path, config: RunConfig, resume: bool) -> Iterator[None]:
         )
     if resume:
         fits(config, from_dict(RunConfig, storage.load(last)[1].get("run"), f"{last}: run"), last)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with alone(folder):
         for name in ("*.safetensors", "config.json", "metrics.jsonl"):
             sweep(folder, name)

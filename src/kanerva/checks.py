@@ -209,6 +209,19 @@ def seed(value: Any) -> None:
         raise ValueError(f"seed: expected a whole number from 0 to {2**32 - 1}, got {value!r}")
 
 
+def generator(value: Any, device: torch.device) -> None:
+    """Check that a source of random numbers, if one is given, is PyTorch's own, on a device."""
+    if value is None:
+        return
+    if not isinstance(value, torch.Generator):
+        raise TypeError(
+            f"generator: expected a torch.Generator or None, got {type(value).__name__}; "
+            f"torch.Generator().manual_seed(0) makes one"
+        )
+    if value.device.type != device.type:
+        raise ValueError(f"generator: expected one on {device}, got one on {value.device}")
+
+
 def mask(value: Any, x: Tensor) -> None:
     """Check that a mask says of every pixel of x whether to trust it: 1, or 0 where it is lost."""
     if not isinstance(value, Tensor):

@@ -194,6 +194,10 @@ class Inspect:
             raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
         check_memory(model, state)
         R, U = (part.reshape(-1, *part.shape[-2:]) for part in broadcast(state))
+        if not len(R):
+            raise ValueError(
+                f"{self.state}: expected a memory, got R of shape {tuple(state.R.shape)}, which is none"
+            )
         if not 0 <= self.number < len(R):
             raise ValueError(f"number: expected 0 to {len(R) - 1}, as {self.state} has them, got {self.number}")
         device = choose(self.device)

@@ -11,6 +11,8 @@ from .codec import CodecConfig
 from .data import ClassImages
 from .models import BaseConfig, DKMConfig, find
 
+MOST = 2**53  # steps: all that a float can count, which the schedule of the learning rate is computed in
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -100,9 +102,11 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         checks.fields(self, steps=1, batch=1, lengths=1, intermediate=0, lr=0, weight_decay=0, warmup=0, clip=0)
-        checks.fields(self, seed=0, log_every=1, evaluate_every=0, evaluate_images=1, save_every=0, keep_every=0)
-        if self.seed >= 2**32:
-            raise ValueError(f"seed: expected less than {2**32}, got {self.seed}")
+        checks.fields(self, log_every=1, evaluate_every=0, evaluate_images=1, save_every=0, keep_every=0)
+        checks.seed(self.seed)
+        for name in ("steps", "warmup"):
+            if getattr(self, name) >= MOST:
+                raise ValueError(f"{name}: expected less than 2^53, got {getattr(self, name)}")
         if not 0 <= self.average < 1:
             raise ValueError(f"average: expected a decay from 0 to less than 1, got {self.average}")
         if self.weight_decay and self.optimizer != "adamw":

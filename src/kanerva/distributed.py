@@ -5,7 +5,6 @@ averaged over them. Without torchrun everything here does nothing.
 """
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from torch.distributed.nn.functional import all_reduce
 
 from . import checks, memory
 from .memory import MemoryState, Variance
+from .streams import say
 
 
 class World(NamedTuple):
@@ -54,7 +54,7 @@ def start(device: str = "auto") -> Iterator[World]:
         yield World(rank, dist.get_world_size(), place)
     except BaseException as error:
         # The others wait for this process in a collective; once it is gone, torchrun ends them.
-        print(f"kanerva: process {rank}: {error}", file=sys.stderr, flush=True)
+        say(f"kanerva: process {rank}: {error}")
         os._exit(1)
     dist.barrier()  # a process that left early would keep the others waiting
     dist.destroy_process_group()
@@ -70,6 +70,11 @@ def choose(device: str) -> torch.device:
         raise ValueError(f"device: expected auto, cpu, cuda, …, got {device!r}") from None
     if place.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device: {device} is not to be had here; this PyTorch ({torch.__version__}) sees no GPU")
+    try:
+        torch.zeros((), device=place).item()
+    except (RuntimeError, ImportError) as error:  # there are names of devices that PyTorch knows and has not
+        reason = (str(error).splitlines() or [""])[0]
+        raise ValueError(f"device: {device} is not to be had here: {reason}") from None
     return place
 
 

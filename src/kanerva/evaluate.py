@@ -59,6 +59,11 @@ def evaluate(
     checks.count("length", length)
     checks.count("count", count)
     checks.seed(seed)
+    if not isinstance(images, ClassImages):
+        raise TypeError(
+            f"images: expected ClassImages, from which episodes are drawn, got {type(images).__name__}; "
+            f"kanerva.data.load and ClassImages.from_labels make them"
+        )
     if images.shape != tuple(model.config.image) or images.binary != model.config.binary:
         raise ValueError(
             f"images: expected those of a {model.config.likelihood} model of {model.config.image}, got {images!r}"

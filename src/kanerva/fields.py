@@ -36,8 +36,8 @@ def from_dict(kind: type[Config], data: Any, where: str = "config") -> Config:
     unknown = sorted(set(data) - {f.name for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
     if unknown:
         raise ValueError(
-            f"{where}: expected the fields of {kind.__name__}, got unknown {brief(unknown)}; "
-            f"usual cause: saved by another version of kanerva"
+            f"{where}: expected fields of {kind.__name__} ({', '.join(hints)}), got unknown {brief(unknown)}; "
+            f"usual causes: a typing error, or a file that another version of kanerva wrote"
         )
     values = {name: _value(hints[name], data[name], f"{where}.{name}") for name in data}
     try:

@@ -45,7 +45,7 @@ def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator
     """
     path = Path(path)
     if parents:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -65,6 +65,31 @@ def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def check_writable(path: Path) -> None:
+    """Check, before long work, that its results can be written to `path`; makes the folder if it is not there."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: expected the name of a file, got a folder")
+    make_folder(path.parent)
+    probe = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        probe.touch()
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}: {path} cannot be written") from error
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, if it is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # which names the part that could not be made, and not what is in its way
+        way = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
+        reason = f"{way} is a file" if way is not None else error.strerror
+        raise OSError(error.errno, f"{folder}: expected a folder, or a place to make one, but {reason}") from error
 
 
 def sweep(folder: Path, name: str) -> None:

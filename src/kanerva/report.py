@@ -23,7 +23,7 @@ from .experiments import EXPERIMENTS, plots
 from .experiments.base import Experiment
 from .experiments.tables import Table, is_number, plus_minus, show
 from .files import atomic_write
-from .models import MODELS
+from .models import MODELS, Model
 from .progress import bar
 from .spelling import nearest
 
@@ -174,6 +174,9 @@ def collect(
     """Results of experiments in the order of the list of experiments, and evaluations of this checkpoint."""
     results, scores = [], []
     for path in sorted({*where.glob("*.json"), *folder.glob("*.json")} - {folder / "config.json"}):
+        if not path.is_file():  # a pipe would be waited for
+            missing.append(f"{path}: not a file, left out")
+            continue
         data = read(path, missing)
         if isinstance(data.get("experiment"), str) and path.parent == where:
             results.append(Results(path, data))
@@ -256,11 +259,21 @@ def plain_name(dataset: Any) -> str:
 
 
 def title(material: Material) -> str:
-    """The full name of a model of this kind: that of the config, or, without one, of results; a DKM if silent."""
+    """The full name of a model of this kind."""
+    kind = kind_of(material)
+    return MODELS[kind].TITLE if kind in MODELS else kind
+
+
+def latent(material: Material) -> str:
+    """The letter of what a model of this kind infers for each image."""
+    return MODELS.get(kind_of(material), Model).LATENT
+
+
+def kind_of(material: Material) -> str:
+    """The kind of the model: that of the config, or, without one, of results; a DKM if silent."""
     model = part(material.config, "model")
     named = [found.get("kind") for results in material.results for found in models(results)] if not model else []
-    kind = next((kind for kind in (model.get("kind"), *named) if isinstance(kind, str)), "dkm")
-    return MODELS[kind].TITLE if kind in MODELS else kind
+    return next((kind for kind in (model.get("kind"), *named) if isinstance(kind, str)), "dkm")
 
 
 def sentence(material: Material) -> str:
@@ -345,7 +358,7 @@ SCORES = {
     ),
     "reconstruction": ("reconstruction", "−ln p(x | w, M): the error of what is read from memory and decoded."),
     "kl_weights": (
-        "KL(w)",
+        "KL({latent})",
         "What it takes to say where in memory the image is; without a memory, what it takes to say its code.",
     ),
     "kl_memory": (
@@ -368,7 +381,11 @@ def scores(material: Material) -> str:
     for name, (label, text) in SCORES.items():
         if is_number(value := first.get(name)):
             both = plus_minus(value, first["nats_stderr"]) if name == "nats" else f"{value:,.2f}".replace("-", "−")
-            rows.append([e(label), e(both), e(text)])
+            rows.append([e(label.format(latent=latent(material))), e(both), e(text)])
+    for name, value in part(first, "extra").items():
+        rows.append(
+            [e(name), e(plus_minus(at(value, "mean"), at(value, "stderr"))), "Another score of this model."]
+        )
     parts = [
         paragraph(f"Nats per image: means over {e(score_line(first))}. Test classes are never trained with."),
         table(rows, ["", "nats per image", "what it is"], "scores"),

@@ -90,7 +90,11 @@ def _description(note: str, path: Path) -> dict[str, Any]:
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of any safetensors file, and its metadata."""
-    data = path.read_bytes()
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        # reading, unlike opening, names no file
+        raise OSError(error.errno, f"{error.strerror}: {path} could not be read") from error
     try:
         tensors = safetensors.torch.load(data)
         # the library checks the header before it gives a tensor, but gives no metadata of bytes

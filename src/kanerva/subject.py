@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import models, storage
+from . import models
 from .config import DataConfig, RunConfig
 from .data import ClassImages
 from .fields import from_dict
@@ -97,11 +97,10 @@ def source(place: str) -> Source:
         if not colon:
             return Source(place, kind, None, {}, {})
         inner = source(codec) if codec else None
-        if inner is None or not inner.tensors:
+        if inner is None or models.MODELS[inner.kind].UNTRAINED:
             raise ValueError(f"{place}: expected a trained model after the colon, got {codec or 'nothing'}")
         return inner._replace(place=place, kind=kind)
-    path = storage.find(place)
-    tensors, about = storage.load(path)
+    path, tensors, about = models.read(place)
     kind = models.config_of(about, str(path)).kind
     run = about.get("run")
     trained = None if run is None else from_dict(RunConfig, run, f"{path}: run").data

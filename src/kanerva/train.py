@@ -26,7 +26,7 @@ from .evaluate import Score, evaluate
 from .fields import from_dict
 from .log import Log
 from .models import MODELS, BaseConfig
-from .models.base import Model, Preparation
+from .models.base import CodecModel, Model, Preparation
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
 from .streams import say
 
@@ -145,7 +145,8 @@ def describe(config: RunConfig, world: World) -> str:
     launches = "one graph launch" if world.size == 1 else "two graph launches and one all-reduce"
     captured = f"each step is {launches}" if obstacle is None else f"steps are not captured: {obstacle}"
     precision, compiled = how(c, world)
-    codec = f"codec: {precision}{', compiled' if compiled else ''}"
+    has_codec = issubclass(MODELS[config.model.kind], CodecModel)
+    codec = f"codec: {precision}{', compiled' if compiled else ''}" if has_codec else ""
     own = MODELS[config.model.kind].says(config.model, world.device.type, c.write)
     return "; ".join(filter(None, (f"device: {device}", own, codec, captured)))
 

@@ -22,6 +22,8 @@ from .episodes import ClassImages
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
 # With fewer classes than this, holding out whole classes leaves too few of them on either side.
 FEW = 10
+# Pixels of one image that are resized to; Pillow takes about as many for a trap.
+MOST = 10**8
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -86,6 +88,8 @@ def _size(size: Any) -> tuple[int, int] | None:
     pair = (size, size) if isinstance(size, int) else tuple(size)
     if len(pair) != 2 or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in pair):
         raise ValueError(f"size: expected a side or (height, width) in pixels, got {size!r}")
+    if pair[0] * pair[1] > MOST:
+        raise ValueError(f"size: expected at most {MOST:,} pixels, got {pair[0]:,} × {pair[1]:,}")
     return pair
 
 
@@ -107,7 +111,7 @@ def _folder(folder: Path, size: tuple[int, int] | None, channels: int | None) ->
         for path in paths:
             image = _read(folder / path, size, channels)
             if not images:
-                _room(folder, len(paths), image)
+                _room(folder, len(paths), *image.shape)
             elif image.shape[:2] != images[0].shape[:2]:
                 raise ValueError(
                     f"{folder / path}: expected {_by(images[0])} like {paths[0]}, got {_by(image)}; "
@@ -147,11 +151,13 @@ def _find(root: Path) -> Iterator[Path]:
                 yield path.relative_to(root)
 
 
-def _room(folder: Path, count: int, image: Array) -> None:
+def _room(path: Path, count: int, height: int, width: int, channels: int) -> None:
     try:
-        check_size(count * image.nbytes)
+        check_size(count * height * width * channels)
     except ValueError as error:
-        raise ValueError(f"{folder}: {count} images of {_by(image)}: {error}; give size=… to reduce them") from None
+        raise ValueError(
+            f"{path}: {count} images of {height}×{width} (height × width): {error}; a smaller size=… reduces them"
+        ) from None
 
 
 def _shown(path: Path) -> str:
@@ -217,6 +223,8 @@ def _array_file(path: Path, size: tuple[int, int] | None, channels: int | None) 
     bits = array.dtype == bool or (array.dtype == np.uint8 and array.size > 0 and int(array.max()) <= 1)
     images = _bytes(path, array, bits)
     if size is not None or (channels is not None and channels != images.shape[-1]):
+        height, width = size or images.shape[1:3]
+        _room(path, len(images), height, width, channels or images.shape[-1])
         images = np.stack(
             [_fit(Image.fromarray(i[..., 0] if i.shape[-1] == 1 else i), size, channels) for i in images]
         )
@@ -229,7 +237,8 @@ def _array_file(path: Path, size: tuple[int, int] | None, channels: int | None) 
 
 def _arrays(path: Path) -> tuple[Array, Array | None]:
     if path.suffix not in (".npy", ".npz"):
-        raise ValueError(f"{path}: expected a folder of images or an .npy or .npz file, got a file *{path.suffix}")
+        end = f"*{path.suffix}" if path.suffix else "without an ending"
+        raise ValueError(f"{path}: expected a folder of images or an .npy or .npz file, got a file {end}")
     found = npz(path, ("images", "labels"))
     return found["images"], found.get("labels")
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from .. import __version__, checks, plain, storage
 from ..data import ClassImages
 from ..distributed import choose
-from ..files import atomic_write
+from ..files import atomic_write, check_writable
 from ..models import Model, Recall
 from ..progress import bar
 from ..streams import say
@@ -97,6 +97,7 @@ class Experiment:
         path, flags = work.place(), work.settings()
         if not work.overwrite:
             keep(path, {"config": flags, "smoke": work.smoke, "models": [origin(*one) for one in found]})
+        check_writable(path)
         for subject in load(found, device):
             if lacks := work.left_out(subject.model):
                 say(f"{work.NAME}: {subject.name}: {lacks}")

@@ -5,9 +5,10 @@ what 5 % of flips turn over is among what 10 % do. Beside the memory stands a ya
 nearest of the stored images themselves, which a memory does not keep.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -20,8 +21,6 @@ from ..models import Model, Recall
 from . import base
 from .base import Experiment, Subject
 from .tables import Share, Table
-
-T = TypeVar("T")
 
 HEADLINE = 0.15
 """The paper's corruption: a share of flips, or the standard deviation of noise [sec. 4]."""
@@ -119,7 +118,8 @@ class Denoising(Experiment):
             raise ValueError(f"flips: expected shares of at most 1, got {self.flips}")
 
     def rounds(self, model: Model) -> int:
-        return 100
+        cells = grid(model.config.binary, self.flips, self.noises)
+        return self.episodes * self.steps * sum(len(methods(model, cell)) for cell in cells)
 
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
         model, cells = subject.model, grid(subject.unseen.binary, self.flips, self.noises)
@@ -127,8 +127,8 @@ class Denoising(Experiment):
         jobs = [(cell, method) for cell in cells for method in methods(model, cell)]
         made: dict[tuple[str, str], list[Measures]] = {(cell.name, method): [] for cell, method in jobs}
         shown: dict[str, Recall] = {}
-        for episode, (cell, method) in percent([(e, job) for e in episodes for job in jobs], tick):
-            path = recall(model, episode, cell, method, self.steps, generator)
+        for episode, (cell, method) in itertools.product(episodes, jobs):
+            path = recall(model, episode, cell, method, self.steps, generator, tick)
             made[cell.name, method].append(measure(path, episode.x))
             if cell.headline and episode is episodes[0]:
                 shown[method] = path
@@ -160,14 +160,17 @@ class Denoising(Experiment):
         """How recall ends, from the damage of the paper."""
         cell = next(cell for cell in result["cells"] if cell["name"] == result["headline"])
         unit = f"wrong pixels of {result['pixels']}" if result["binary"] else "root mean square error"
-        other = cell["nearest"]
+        other, kept = cell["nearest"], result.get("kept")  # which earlier results do not say
         rows = [
-            ["the cue", cell["cue"]["wrong"], None, None],
-            *([name, m["wrong"], Share(m["right"]), Share(m.get("rose"))] for name, m in cell["methods"].items()),
-            ["nearest stored image to the cue", other["wrong"], Share(other["right"]), None],
+            ["the cue", cell["cue"]["wrong"], None, None, None],
+            *(
+                [name, m["wrong"], Share(m["right"]), Share(m.get("rose")), kept]
+                for name, m in cell["methods"].items()
+            ),
+            ["nearest stored image to the cue", other["wrong"], Share(other["right"]), None, None],
         ]
-        head = [f"from {cell['name']}", unit, "nearest to the right image", "steps that raise the energy"]
-        return Table(head, rows)
+        head = ["nearest to the right image", "steps that raise the energy", "floats kept"]
+        return Table([f"from {cell['name']}", unit, *head], rows)
 
 
 def draw(subject: Subject, count: int, length: int, generator: torch.Generator) -> list[Episode]:
@@ -226,13 +229,29 @@ def methods(model: Model, cell: Cell) -> list[str]:
 
 
 def recall(
-    model: Model, episode: Episode, cell: Cell, method: str, steps: int, generator: torch.Generator
+    model: Model,
+    episode: Episode,
+    cell: Cell,
+    method: str,
+    steps: int,
+    generator: torch.Generator,
+    tick: Callable[[], None] = lambda: None,
 ) -> Recall:
-    """Recall in one of the ways, telling it what it can use and may know."""
+    """Recall in one of the ways, telling it what it can use and may know; calls `tick` once for every step."""
     cue, name = episode.cue(cell), method.removesuffix(TOLD)
     noise, mask = cell.noise if method.endswith(TOLD) else None, cue.mask if cell.known else None
-    options = base.told(model, name, noise=noise, mask=mask, generator=generator)
-    return model.recall(episode.state, cue.x, steps, name, **options)
+    made = 0
+
+    def callback(*_: Any) -> None:
+        nonlocal made
+        made += 1
+        tick()
+
+    options = base.told(model, name, noise=noise, mask=mask, generator=generator, callback=callback)
+    path = model.recall(episode.state, cue.x, steps, name, **options)
+    for _ in range(steps - made):  # at rest early, or not one to report its steps
+        tick()
+    return path
 
 
 def measure(path: Recall, clean: Float[Tensor, "Q c h w"]) -> Measures:
@@ -319,12 +338,3 @@ def pictures(
 def chosen(steps: int) -> list[int]:
     """Steps to show: the early ones, where most happens, and the last."""
     return sorted({step for step in (1, 2, 4, steps) if step <= steps})
-
-
-def percent(jobs: Iterable[T], tick: Callable[[], None]) -> Iterator[T]:
-    """Go through jobs, calling `tick` a hundred times on the way."""
-    jobs = list(jobs)
-    for i, job in enumerate(jobs):
-        yield job
-        for _ in range(100 * (i + 1) // len(jobs) - 100 * i // len(jobs)):
-            tick()

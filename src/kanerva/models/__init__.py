@@ -51,9 +51,20 @@ def load(path: str | Path) -> Model:
 
     Weights are the averaged ones where there are any. A file that names no kind of model holds a DKM.
     """
-    path = storage.find(path)
-    tensors, about = storage.load(path)
-    return build(tensors, about, str(path))
+    where, tensors, about = read(path)
+    return build(tensors, about, str(where))
+
+
+def read(place: str | Path) -> tuple[Path, dict[str, torch.Tensor], dict[str, Any]]:
+    """Find a checkpoint and read it; where there is none, the error says what there is."""
+    path = storage.find(place)
+    if not path.exists() and not path.suffix:
+        trained, others = storage.shipped(), sorted(name for name, kind in MODELS.items() if kind.UNTRAINED)
+        raise FileNotFoundError(
+            f"{place}: no such checkpoint or run; pretrained: {', '.join(trained)}; without training, for commands "
+            f"and kanerva.create: {', '.join(others)}{data.nearest(place, [*trained, *others])}"
+        )
+    return path, *storage.load(path)
 
 
 def config_of(about: dict[str, Any], where: str) -> BaseConfig:

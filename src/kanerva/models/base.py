@@ -177,7 +177,7 @@ class Model(nn.Module):
         return {}
 
     def options(self, method: str) -> tuple[str, ...]:
-        """The names of what a recall can be told: noise, mask, temperature, generator, …"""
+        """The names of what a recall can be told: noise, mask, temperature, generator, callback, …"""
         return ()
 
     def energy_at(self, state: Any, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q"] | None:
@@ -237,10 +237,11 @@ class Model(nn.Module):
         if options.get("mask") is not None:
             checks.mask(options["mask"], x)
 
-    def check_sample(self, n: Any, steps: Any, method: str | None, options: dict[str, Any]) -> None:
+    def check_sample(self, n: Any, steps: Any, generator: Any, method: str | None, options: dict[str, Any]) -> None:
         """Check what `sample` was called with, beside its memory, where it has no options."""
         checks.count("n", n)
         checks.count("steps", steps)
+        checks.generator(generator, self.device)
         self.method(method)
         for option in options:
             raise TypeError(f"{option}: expected no option, which sample of {self.config.kind} does not have")

@@ -218,7 +218,7 @@ class DKM(CodecModel):
 
     def options(self, method: str) -> tuple[str, ...]:
         """What each recall can be told."""
-        return methods.options_of(method)
+        return (*methods.options_of(method), "callback")
 
     def prepare(self, how: Preparation) -> None:
         """Set the codec's precision, compile it, and say how to write."""

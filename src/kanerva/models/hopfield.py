@@ -186,7 +186,7 @@ class Hopfield(Model):
         **options: Any,
     ) -> Recall:
         """Stored patterns at random, with replacement, then the steps of recall from there."""
-        self.check_sample(n, steps, method, options)
+        self.check_sample(n, steps, generator, method, options)
         self.check_state(state, Patterns, v=("N", self.size))
         start = draw(filled(state.v), n, generator)
         return self.trajectory(start, state.v, torch.ones_like(start), steps)

@@ -112,7 +112,7 @@ class Nearest(Model):
         **options: Any,
     ) -> Recall:
         """Stored images at random, with replacement, the same at every step."""
-        self.check_sample(n, steps, method, options)
+        self.check_sample(n, steps, generator, method, options)
         self.check_state(state, Stored, images=("N", *self.config.image))
         return self._still(draw(filled(state.images.flatten(-3)), n, generator), steps)
 

@@ -140,7 +140,7 @@ class VAE(CodecModel):
         **options: Any,
     ) -> Recall:
         """Draw images: the first step decodes z ~ N(0, I), the others are recall."""
-        self.check_sample(n, steps, method, options)
+        self.check_sample(n, steps, generator, method, options)
         self.check_state(state, Nothing, nothing=(0,))
         z = normal(state.nothing.new_empty(*state.nothing.shape[:-1], n, self.config.code), generator)
         first = self.decode(z).mode()

@@ -34,11 +34,14 @@ if TYPE_CHECKING:
     from ..models.dkm import DKM
 
 # An image was written if its code is this near to the span of all that was, relative to its length. Stored images:
-# at most 7e-6 with fewer codes than rows, 3e-4 with as many, 4e-3 after others were forgotten. One pixel of a
-# stored image changed: at least 0.035.
-EXACT = 1e-2
-# In a full memory, which may hold one code more, it must be nearer: one of 33 in 32 rows was seen at 1.9e-3.
+# at most 3e-5 with fewer codes than rows (31 of 32), 3e-3 with as many, 1.5e-2 after half of 31 were forgotten. One
+# pixel of a stored image changed: at least 0.035.
+EXACT = 2e-2
+# In a full memory, which may hold one code more, it must be nearer, for its count to be right.
 EXACT_FULL = 6e-4
+# And this near, to show that a full memory holds no more codes than rows, so that all other images are known too.
+# 33 codes in 32 rows: 0.6 % of 2,112 came below 6e-4, the nearest to 3.9e-5. 32 codes: most are below 1e-6.
+WITNESS = 1e-5
 # An image this near is a stored one but for a few pixels, where repairing does not make it exact. Nothing false was
 # seen below 0.2.
 NEAR = 0.12
@@ -58,6 +61,9 @@ BUDGET = 60_000
 RECALL = 30_000
 # Evaluations after which recall gives up where nothing was found.
 TRIAL = 1_500
+# Evaluations without a find after which it gives up where something was. 32 images in 32 rows, 8 cues, 30 % flips:
+# at most 3.5 thousand between two finds.
+PATIENCE = 6_000
 # With fewer cues than this, random starts go along with them.
 LEAST = 16
 # The least probability of an answer that is certified.
@@ -84,6 +90,8 @@ class Frames(NamedTuple):
     back: Float[Tensor, "B C K"]
     """F⁺: u = z F⁺."""
     exact: memory.Frame
+    exact_back: Float[Tensor, "B C K"]
+    """F and F⁺ as they were computed, in float64."""
 
     @classmethod
     def of(cls, model: "DKM", state: MemoryState) -> "Frames":
@@ -91,7 +99,7 @@ class Frames(NamedTuple):
         exact = memory.frame(state, model.R0, model.prior_var, model.noise_var)
         finite = exact.codes.nan_to_num(0)
         back = torch.linalg.pinv(finite, rtol=1e-7)  # rows that rounding has left of zeros do not count
-        return cls(model, finite.to(model.like), back.to(model.like), exact)
+        return cls(model, finite.to(model.like), back.to(model.like), exact, back)
 
     def full(self) -> Bool[Tensor, "B"]:
         """Which memories may hold more codes than they can tell apart."""
@@ -116,8 +124,8 @@ def contains(model: "DKM", state: MemoryState, x: Float[Tensor, "*cues Q c h w"]
     """How often each image was written, 0 for never; −1 where the memory cannot know.
 
     Written m times, a code has a vector of length 1/√m. With as many different codes as rows (or numbers in a code)
-    there may be more, and nothing need fit: then only images that do fit are known, and where one does, all are.
-    Proof: test_contains_*.
+    there may be more, and nothing need fit: then only images that do fit are known, and where one fits to the last
+    digits (WITNESS), all are. Proof: test_contains_*.
     """
     flat, z, batch = opened(model, state, x)
     return count(Frames.of(model, flat), z).reshape(*batch, x.shape[-4])
@@ -129,8 +137,10 @@ def count(frames: Frames, z: Float[Tensor, "B Q C"]) -> Int64[Tensor, "B Q"]:
     times = (1 / u.square().sum(-1).clamp(min=1e-6)).round().long().clamp(min=1)
     full = frames.full()[:, None]
     there = outside < torch.where(full, EXACT_FULL, EXACT)
+    witness = (outside < WITNESS).any(-1, keepdim=True)
+    unclear = full & ~there & ~(witness & (outside > EXACT))
     blind = frames.lost() | (frames.exact.distinct >= z.shape[-1])  # a span of the whole space holds every code
-    unknown = blind[:, None] | (full & ~there.any(-1, keepdim=True))
+    unknown = blind[:, None] | unclear
     return torch.where(unknown, -1, torch.where(there, times, 0))
 
 
@@ -155,7 +165,8 @@ def forget(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> 
         )
         raise ValueError(f"x: expected images that are in the memory, got {len(where)} others ({why}): {where[:5]}")
     if times.numel():
-        each = zip(*flat, zip(*frames.exact, strict=True), z, times, strict=True)
+        vectors = unit(z.double() @ frames.exact_back)
+        each = zip(*flat, zip(*frames.exact, strict=True), vectors, times, strict=True)
         made = [without(model, MemoryState(R, U), memory.Frame(*frame), *rest) for R, U, frame, *rest in each]
         flat = MemoryState(*(torch.stack(part) for part in zip(*made, strict=True)))
     return MemoryState(*(part.reshape(*batch, *part.shape[-2:]) for part in flat))
@@ -165,11 +176,10 @@ def without(
     model: "DKM",
     state: MemoryState,
     frame: memory.Frame,
-    z: Float[Tensor, "Q C"],
+    u: Float[Tensor, "Q K"],
     times: Int64[Tensor, "Q"],
 ) -> MemoryState:
-    """One memory without these codes, each written so many times."""
-    u = unit(z.double() @ torch.linalg.pinv(frame.codes, rtol=1e-7))
+    """One memory without the codes of these vectors of length 1, each written so many times."""
     same = (u @ u.mT).abs() > 0.5
     first = same.int().argmax(-1) == torch.arange(len(u), device=u.device)  # who asks twice is counted once
     u, copies = u[first], int(times[first].sum())
@@ -202,11 +212,9 @@ def contents(model: "DKM", state: MemoryState, callback: Callable[[int, int], No
         for _ in search.run(search.fresh(STARTS), BUDGET):
             if callback is not None:
                 callback(len(search.boxes[0].found), total)
-    found = search.boxes[0].found
-    like = model.like.detach()
-    if not found:
-        return Contents(like.new_zeros(0, *model.config.image), like.new_zeros(0))
-    return Contents(torch.stack([one.x for one in found]), like.new_tensor([one.cost for one in found]))
+        found = [one.x for one in search.boxes[0].found]
+        x = torch.stack(found) if found else model.like.new_zeros(0, *model.config.image)
+        return Contents(x, search.cost(x))
 
 
 class Recognised(NamedTuple):
@@ -219,30 +227,51 @@ class Recognised(NamedTuple):
     """Where x is a stored image to the last pixel, and surely the one that the cue is of."""
 
 
-def recognise(frames: Frames, y: Float[Tensor, "B Q c h w"], mask: Float[Tensor, "B Q c h w"] | None) -> Recognised:
+def recognise(
+    frames: Frames,
+    y: Float[Tensor, "B Q c h w"],
+    mask: Float[Tensor, "B Q c h w"] | None,
+    known: Float[Tensor, "n c h w"] | None = None,
+) -> Recognised:
     """Find the stored images that cues are of: search from the cues, and choose the nearest of what is found.
 
+    known: images that the first memory is known to hold; where they explain all cues, nothing is searched for.
+
     The search in a memory ends when all of it is found, or when what was found explains all cues (`explained`). It
-    is given up where nothing is found soon, with a codec that does not know its own images; and in a full memory
-    where nothing exact is, which holds more than can be told apart.
+    is given up where nothing is found soon (TRIAL) or any more (PATIENCE), with a codec that does not know its own
+    images; and in a full memory where nothing exact is, which holds more than can be told apart.
     """
-    some = slice(None, None, -(-y.shape[1] // STARTS))  # of very many cues, not all are searched from
-    good = torch.ones_like(y) if mask is None else mask
-    sharp = likely(y, mask, frames.model.config.binary)[0][:, some]
     search = Search(frames)
+    good = torch.ones_like(y) if mask is None else mask
+    if known is not None:
+        search.tell(known)
+        search.boxes[0].given_up = bool(answer(search.boxes[0], y[0], good[0]).there.all())
+    if search.active(RECALL):
+        look_for(search, y, mask, good)
+    answers = [answer(*one) for one in zip(search.boxes, y, good, strict=True)]
+    return Recognised(*(torch.stack(parts) for parts in zip(*answers, strict=True)))
+
+
+def look_for(
+    search: "Search",
+    y: Float[Tensor, "B Q c h w"],
+    mask: Float[Tensor, "B Q c h w"] | None,
+    good: Float[Tensor, "B Q c h w"],
+) -> None:
+    """Search from cues, until what is found explains them all or there is little hope for it (`recognise`)."""
+    some = slice(None, None, -(-y.shape[1] // STARTS))  # of very many cues, not all are searched from
+    sharp = likely(y, mask, search.model.config.binary)[0][:, some]
     more = STARTS - sharp.shape[1] if sharp.shape[1] < LEAST else 0
-    starts = torch.cat([frames.model.encode(sharp), search.fresh(more)], 1)
-    pull = odds(y[:, some], sharp, good[:, some]) if frames.model.config.binary else None
+    starts = torch.cat([search.model.encode(sharp), search.fresh(more)], 1)
+    pull = odds(y[:, some], sharp, good[:, some]) if search.model.config.binary else None
     if pull is not None:
         pull = torch.cat([pull, pull.new_zeros(len(y), more, *y.shape[2:])], 1)
-    full = frames.full().tolist()
     for _ in search.run(starts, RECALL, pull):
         for number, box in enumerate(search.boxes):
             exact = any(one.outside < EXACT for one in box.found)
-            hopeless = box.spent > TRIAL and not (exact or (box.found and not full[number]))
-            box.given_up = hopeless or bool(answer(box, y[number], good[number]).there.all())
-    answers = [answer(*one) for one in zip(search.boxes, y, good, strict=True)]
-    return Recognised(*(torch.stack(parts) for parts in zip(*answers, strict=True)))
+            none = box.spent > TRIAL and not (exact or (box.found and not box.full))
+            stuck = box.spent > box.at_find + PATIENCE
+            box.given_up = none or stuck or bool(answer(box, y[number], good[number]).there.all())
 
 
 def odds(
@@ -262,7 +291,7 @@ def answer(box: "Box", y: Float[Tensor, "Q c h w"], trusted: Float[Tensor, "Q c 
     distance = apart(y, x, trusted)
     which = distance.argmin(-1)
     exact = torch.tensor([one.outside < EXACT for one in box.found], device=y.device)[which]
-    there = torch.ones_like(exact) if box.complete else explained(y, x[which], trusted, distance)
+    there = torch.ones_like(exact) if box.closed else explained(y, x[which], trusted, distance)
     return Recognised(x[which], there, there & exact & sure(distance, trusted.flatten(1).sum(-1)))
 
 
@@ -316,7 +345,6 @@ class Found(NamedTuple):
     u: Float[Tensor, "K"]
     x: Float[Tensor, "c h w"]
     outside: float
-    cost: float
 
 
 @dataclass
@@ -328,16 +356,25 @@ class Box:
     left: Float[Tensor, "K K"]
     """The projection on those that are left, at right angles to all that were found."""
     total: int
+    full: bool
+    """Whether there may be more than the total, which cannot be told apart."""
     found: list[Found] = field(default_factory=list)
     tried: set[bytes] = field(default_factory=set)
     """Images that could not be repaired."""
     spent: int = 0
     """Evaluations of the codec."""
+    at_find: int = 0
+    """How many they were at the last find."""
     given_up: bool = False
 
     @property
     def complete(self) -> bool:
         return len(self.found) >= self.total
+
+    @property
+    def closed(self) -> bool:
+        """Whether what was found is surely all that there is."""
+        return self.complete and not (self.full and all(one.outside > WITNESS for one in self.found))
 
 
 class Search:
@@ -346,8 +383,8 @@ class Search:
     def __init__(self, frames: Frames) -> None:
         self.frames, self.model = frames, frames.model
         wholes = (frames.codes @ frames.back).cpu()
-        totals = frames.exact.distinct.tolist()
-        self.boxes = [Box(whole, whole.clone(), total) for whole, total in zip(wholes, totals, strict=True)]
+        each = zip(wholes, frames.exact.distinct.tolist(), frames.full().tolist(), strict=True)
+        self.boxes = [Box(whole, whole.clone(), total, full) for whole, total, full in each]
         self.generator = torch.Generator().manual_seed(0)
 
     def fresh(self, n: int) -> Float[Tensor, "B n C"]:
@@ -440,15 +477,26 @@ class Search:
         """Note a stored image, and search at right angles to it from now on."""
         box = self.boxes[number]
         v = unit(u @ box.left)
-        box.found.append(Found(v, x, outside, self.cost(number, x)))
+        box.found.append(Found(v, x, outside))
+        box.at_find = box.spent
         box.left = box.left - v[:, None] * v
 
-    def cost(self, number: int, x: Float[Tensor, "c h w"]) -> float:
-        """½ ‖z − uᵀF‖² / noise_var for the code z of an image and the nearest uᵀF."""
-        z = self.model.encode(x[None])
-        whole = self.boxes[number].whole.to(z)
-        target = nearest(z @ self.frames.back[number], whole) @ self.frames.codes[number]
-        return float((z - target).square().sum() / (2 * self.model.noise_var))
+    def tell(self, x: Float[Tensor, "n c h w"]) -> None:
+        """Note images that are known to be in the first memory; one that is not is an error."""
+        u, outside = fit(self.model.encode(x), self.frames.codes[0], self.frames.back[0])
+        if others := int((~(outside < HOPE)).sum()):
+            why = "usual cause: contents of another memory, or of this one before something was forgotten"
+            raise ValueError(f"contents: expected images that are in the memory, got {others} others ({why})")
+        for one, vector, far in zip(x, u.cpu(), outside.tolist(), strict=True):
+            if not self.known(self.boxes[0], vector):
+                self.add(0, one, vector, far)
+
+    def cost(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n"]:
+        """½ ‖z − uᵀF‖² / noise_var for the codes z of images of the first memory and the nearest uᵀF."""
+        z = self.model.encode(x)
+        whole = self.boxes[0].whole.to(z)
+        target = nearest(z @ self.frames.back[0], whole) @ self.frames.codes[0]
+        return (z - target).square().sum(-1) / (2 * self.model.noise_var)
 
     def repair(
         self, number: int, left: Float[Tensor, "K K"], x: Float[Tensor, "c h w"], doubt: Float[Tensor, "c h w"]
@@ -511,7 +559,7 @@ class Search:
                 doubt = (likelihood.mean - one.x).abs()[0]
                 x, u, outside = self.repair(number, left, one.x, doubt)
                 if outside < one.outside:
-                    box.found[i] = Found(unit(u @ left), x, outside, self.cost(number, x))
+                    box.found[i] = Found(unit(u @ left), x, outside)
 
 
 def nearest(u: Float[Tensor, "*b N K"], left: Float[Tensor, "*b K K"]) -> Float[Tensor, "*b N K"]:

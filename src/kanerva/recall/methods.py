@@ -75,16 +75,25 @@ class Descent(Method):
     inside: bool = True
     """Look for stored images in the memory itself (`recall.frame`), where it holds no more codes than rows. False:
     infer weights from each cue alone."""
+    contents: frame.Contents | None = None
+    """What `contents` has found in this one memory (R of shape K×C): recall chooses among these, and searches only
+    where some are missing and none of them explains a cue."""
 
     def __post_init__(self) -> None:
         if self.noise is not None:
             number("noise", self.noise)
+        if self.contents is not None and not isinstance(self.contents, frame.Contents):
+            raise TypeError(
+                f"contents: expected a Contents, as contents(state) gives, got {type(self.contents).__name__}"
+            )
+        if self.contents is not None and not self.inside:
+            raise ValueError("contents: expected none with inside=False, which looks at the cue alone")
 
     def check(self, model: "DKM", x: Float[Tensor, "*b Q c h w"] | None) -> None:
         if model.R0.is_inference():
             raise RuntimeError("model: expected one made outside of inference mode, which descent has to leave")
         if x is None:
-            for name in ("noise", "mask"):
+            for name in ("noise", "mask", "contents"):
                 if getattr(self, name) is not None:
                     raise ValueError(f"{name}: expected none where images are drawn; it tells of corrupted cues")
             return
@@ -93,6 +102,11 @@ class Descent(Method):
             raise ValueError(f"noise: expected {flips if model.config.binary else variance}, got {self.noise}")
         if self.mask is not None:
             checks.mask(self.mask, x)
+        if self.contents is not None:
+            sizes = dict(zip("chw", model.config.image, strict=True))
+            checks.tensor(
+                "contents.x", self.contents.x, tuple("nchw"), sizes, like=model.R0, source="model's images"
+            )
 
     @contextmanager
     def context(self) -> Iterator[None]:
@@ -101,13 +115,18 @@ class Descent(Method):
             yield
 
     def from_cues(self, at: Reader, x: Float[Tensor, "*b Q c h w"]) -> Iterator[Snapshot]:
+        if self.contents is not None and at.state.R.ndim != 2:
+            wanted = "expected none for a batch of memories, only for one, R of shape (K, C)"
+            raise ValueError(f"contents: {wanted}, got R of shape {tuple(at.state.R.shape)}")
         mask = None if self.mask is None else copied(self.mask).to(x).expand(x.shape)
-        if self.inside and x.numel():
+        nobody = torch.zeros(x.shape[:-3], dtype=torch.bool, device=x.device)
+        if not x.numel():
+            first, found = at.settle(x.new_zeros(*x.shape[:-3], at.state.R.shape[-2])), nobody
+            first = first._replace(certified=nobody if self.inside else None)
+        elif self.inside:
             first, found = self.look_inside(at, x, mask)
         else:
-            first = at.settle(search.infer(at, x, self.noise, mask))
-            found = torch.zeros_like(first.energy, dtype=torch.bool)
-            first = first._replace(certified=found if self.inside else None)
+            first, found = at.settle(search.infer(at, x, self.noise, mask)), nobody
         yield first
         yield from self.fall(at, first, found)
 
@@ -120,7 +139,8 @@ class Descent(Method):
         flat = at.flat((1, *batch))
         y = x.reshape(len(flat.state.R), -1, *x.shape[-3:])
         m = None if mask is None else mask.reshape(y.shape)
-        found = frame.recognise(frame.Frames.of(at.model, flat.state), y, m)
+        known = None if self.contents is None else copied(self.contents.x)
+        found = frame.recognise(frame.Frames.of(at.model, flat.state), y, m, known)
         w = flat.address(found.x)
         first = Snapshot(found.x, w, flat.energy(flat.decode(w), found.x, w), found.certified)
         rest = (~found.there).any(-1).nonzero()[:, 0]
@@ -273,6 +293,7 @@ def sample(
     how = build(method, options)
     checks.count("n", n)
     checks.count("steps", steps)
+    checks.generator(generator, model.device)
     how.check(model, None)
 
     def path(at: Reader) -> Iterator[Snapshot]:
