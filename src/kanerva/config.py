@@ -162,3 +162,13 @@ PRESETS["omniglot-vae"] = (
     "A variational autoencoder with the codec and the training of omniglot, and no memory.",
     with_model(PRESETS["omniglot"][1], "vae"),
 )
+
+_dnc = with_model(PRESETS["omniglot"][1], "dnc")
+PRESETS["omniglot-dnc"] = (
+    "A differentiable neural computer with the codec and the training of omniglot, and a memory of 64×100.",
+    dataclasses.replace(
+        _dnc,
+        model=dataclasses.replace(_dnc.model, rows=64),  # type: ignore[call-arg]
+        train=dataclasses.replace(_dnc.train, steps=20_000),
+    ),
+)

@@ -13,6 +13,7 @@ from .. import data, storage
 from ..fields import from_dict
 from .base import BaseConfig, Model, Recall, Terms
 from .dkm import DKM, DKMConfig
+from .dnc import DNC
 from .hopfield import Hopfield
 from .nearest import Nearest
 from .vae import VAE
@@ -22,6 +23,7 @@ __all__ = ["DKM", "MODELS", "BaseConfig", "DKMConfig", "Model", "Recall", "Terms
 MODELS: dict[str, type[Model]] = {
     "dkm": DKM,
     "vae": VAE,
+    "dnc": DNC,
     "hopfield": Hopfield,
     "nearest": Nearest,
 }
