@@ -14,6 +14,7 @@ from ..fields import from_dict
 from .base import BaseConfig, Model, Recall, Terms
 from .dkm import DKM, DKMConfig
 from .hopfield import Hopfield
+from .km import KM
 from .nearest import Nearest
 from .vae import VAE
 
@@ -21,6 +22,7 @@ __all__ = ["DKM", "MODELS", "BaseConfig", "DKMConfig", "Model", "Recall", "Terms
 
 MODELS: dict[str, type[Model]] = {
     "dkm": DKM,
+    "km": KM,
     "vae": VAE,
     "hopfield": Hopfield,
     "nearest": Nearest,
