@@ -108,13 +108,13 @@ def test_every_field_has_its_help(kind: type) -> None:
         ),
         (
             ["train", "dmo"],
-            "preset: expected one of demo, omniglot-paper, omniglot, omniglot-vae, omniglot-km, got 'dmo'; "
-            "did you mean 'demo'?",
+            "preset: expected one of demo, omniglot-paper, omniglot, omniglot-vae, omniglot-km, omniglot-gpm, "
+            "got 'dmo'; did you mean 'demo'?",
         ),
         (
             ["train"],
-            "preset: expected one of demo, omniglot-paper, omniglot, omniglot-vae, omniglot-km, or --resume RUN, "
-            "got none",
+            "preset: expected one of demo, omniglot-paper, omniglot, omniglot-vae, omniglot-km, omniglot-gpm, "
+            "or --resume RUN, got none",
         ),
         (["train", "--steps", "3"], "or --resume RUN, got --steps; see kanerva train --help"),
         (["train", "--resume"], "or --resume RUN, got --resume; see kanerva train --help"),

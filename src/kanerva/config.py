@@ -165,3 +165,7 @@ PRESETS["omniglot-km"] = (
     "A Kanerva Machine of the published size, 64 rows, with the codec and the training of omniglot.",
     with_model(PRESETS["omniglot"][1], "km", rows=64, memory="mean"),
 )
+PRESETS["omniglot-gpm"] = (
+    "A generative pseudo-inverse memory, with the codec and the training of omniglot.",
+    with_model(PRESETS["omniglot"][1], "gpm", memory="mean"),
+)

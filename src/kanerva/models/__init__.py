@@ -13,6 +13,7 @@ from .. import data, storage
 from ..fields import from_dict
 from .base import BaseConfig, Model, Recall, Terms
 from .dkm import DKM, DKMConfig
+from .gpm import GPM
 from .hopfield import Hopfield
 from .km import KM
 from .nearest import Nearest
@@ -23,6 +24,7 @@ __all__ = ["DKM", "MODELS", "BaseConfig", "DKMConfig", "Model", "Recall", "Terms
 MODELS: dict[str, type[Model]] = {
     "dkm": DKM,
     "km": KM,
+    "gpm": GPM,
     "vae": VAE,
     "hopfield": Hopfield,
     "nearest": Nearest,
