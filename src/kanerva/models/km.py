@@ -68,10 +68,13 @@ class Gaussian(NamedTuple):
         noise = torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
         return self.mean + (0.5 * self.log_var).exp() * noise
 
-    def kl(self, mean: Float[Tensor, "*b N"] | float, log_var: Number) -> Float[Tensor, "*b"]:
+    def kl(
+        self, mean: Float[Tensor, "*b N"] | float = 0.0, log_var: Float[Tensor, ""] | None = None
+    ) -> Float[Tensor, "*b"]:
         """KL(this ‖ N(mean, var I)) = ½ Σ ((this.mean − mean)² / var + r − 1 − ln r),  r = this.var / var."""
-        log_ratio = self.log_var - log_var
-        distance = (self.mean - mean).square() * torch.exp(-torch.as_tensor(log_var).to(self.mean))
+        log_ratio, distance = self.log_var, (self.mean - mean).square()
+        if log_var is not None:
+            log_ratio, distance = log_ratio - log_var, distance * (-log_var).exp()
         return 0.5 * (distance + log_ratio.exp() - 1 - log_ratio).sum(-1)
 
 
@@ -140,7 +143,7 @@ class KM(CodecModel):
         w = self.weights(q_y.draw(generator))
         read = memory.read(state, w)
         q_z = self.codes(e, read)
-        kl = q_y.kl(0.0, 0.0) + q_z.kl(read, self.log_noise_var)
+        kl = q_y.kl() + q_z.kl(read, self.log_noise_var)
         if exact:
             kl = kl + uncertainty(state, w, self.noise_var)
         kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
