@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import kanerva
 from kanerva import MODELS, CodecConfig, Model, Recall, subject
@@ -25,6 +26,7 @@ VALUES: dict[str, Any] = {
     "noise": 0.1,
     "mask": torch.ones(1, 1),
     "inside": False,
+    "contents": None,
     "temperature": 0.5,
     "generator": None,
     "callback": lambda step, where: None,
@@ -152,6 +154,30 @@ def test_forward_is_the_same_under_a_seed(model: Model) -> None:
     x = images(model, 2, 4)
     for one, other in zip(model(x, generator(3)), model(x, generator(3)), strict=True):
         assert one is other is None or torch.equal(one, other)
+
+
+def test_a_step_reads_nothing_on_the_host(model: Model) -> None:
+    """So that a CUDA graph can capture it: no number is brought to the device, and none is looked at."""
+    x = images(model, 2, 4)
+    with HostReads() as reads, kanerva.checks.deep_checks(False):
+        loss = kanerva.objective.loss(model(x, generator()))
+        if not model.UNTRAINED:
+            loss.backward()
+    assert model.UNTRAINED or reads.found == set()
+
+
+class HostReads(TorchDispatchMode):
+    """Notes operators that make a tensor of numbers of the host, or numbers of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in {"lift_fresh", "_local_scalar_dense", "nonzero", "linalg_svd", "_linalg_svd", "_linalg_eigh"}:
+            self.found.add(name)
+        return func(*args, **(kwargs or {}))
 
 
 def test_it_is_evaluated(model: Model) -> None:

@@ -14,7 +14,9 @@ from ..fields import from_dict
 from .base import BaseConfig, Model, Recall, Terms
 from .dkm import DKM, DKMConfig
 from .dnc import DNC
+from .gpm import GPM
 from .hopfield import Hopfield
+from .km import KM
 from .nearest import Nearest
 from .vae import VAE
 
@@ -22,6 +24,8 @@ __all__ = ["DKM", "MODELS", "BaseConfig", "DKMConfig", "Model", "Recall", "Terms
 
 MODELS: dict[str, type[Model]] = {
     "dkm": DKM,
+    "km": KM,
+    "gpm": GPM,
     "vae": VAE,
     "dnc": DNC,
     "hopfield": Hopfield,

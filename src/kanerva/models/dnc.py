@@ -363,7 +363,7 @@ class DNC(CodecModel):
         **options: Any,
     ) -> Recall:
         """Read for codes drawn from N(0, I), then the steps of recall. Training makes no codes like these."""
-        self.check_sample(n, steps, method, options)
+        self.check_sample(n, steps, generator, method, options)
         self.check_memory(state)
         z = normal(state.memory.new_empty(*state.memory.shape[:-2], n, self.config.code), generator)
         return self.trajectory(state, z, steps)
