@@ -77,7 +77,7 @@ class Mean(Model):
         method: str | None = None,
         **options: Any,
     ) -> Recall:
-        self.check_sample(n, steps, method, options)
+        self.check_sample(n, steps, generator, method, options)
         self.check_state(state, Sum, total=self.config.image)
         drawn = self.likelihood(state, n).sample(generator)
         return Recall(drawn.expand(steps, *drawn.shape))
