@@ -15,7 +15,8 @@ test: $(READY)
 	$(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --durations=5
 
 demo: $(READY)
-	$(BIN)/python examples/demo.py
+	@echo 'train a small model on built-in glyphs, score it, try what it remembers: about seven minutes; Ctrl-C saves'
+	@$(BIN)/python examples/demo.py
 
 # how far float32 drifts, and how fast each way to write is: minutes; on a GPU too where there is one
 bench: $(READY)
@@ -41,7 +42,8 @@ clean:
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and "kanerva needs Python 3.10 or newer, this is %d.%d: try make PYTHON=python3.11" % v[:2])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
 	@# fresh and cached Numba code round differently: cache it now, in both precisions
-	$(BIN)/python -c 'import torch, kanerva; [kanerva.DKM().to(d)(torch.rand(1, 2, 1, 28, 28, dtype=d)).kl_memory.sum().backward() for d in (torch.float32, torch.float64)]'
+	@echo 'compiling the fast write for this machine: about half a minute'
+	@$(BIN)/python -c 'import torch, kanerva; [kanerva.DKM().to(d)(torch.rand(1, 2, 1, 28, 28, dtype=d)).kl_memory.sum().backward() for d in (torch.float32, torch.float64)]'
 	@touch $@

@@ -6,6 +6,7 @@ glyph.
 """
 
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 import kanerva
-from kanerva import report, streams
+from kanerva import report, storage, streams
 from kanerva.evaluate import mean_image_nats
 from kanerva.experiments.capacity import Capacity
 from kanerva.experiments.denoising import Denoising
@@ -44,6 +45,8 @@ def main() -> None:
     began = time.perf_counter()
     kanerva.train(config, FOLDER, resume=last.exists())
     minutes = (time.perf_counter() - began) / 60
+    if storage.load(last)[1]["step"] < config.train.steps:  # Ctrl-C, which saved
+        raise KeyboardInterrupt
 
     model = kanerva.load(last)
     seen, unseen = kanerva.data.load("glyphs", "train"), kanerva.data.load("glyphs", "test")
@@ -90,4 +93,9 @@ def denoising(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        streams.end_output()
+        streams.say("interrupted; make demo goes on with the training that is saved")
+        sys.exit(130)

@@ -123,6 +123,22 @@ def test_every_field_has_its_help(kind: type) -> None:
             "kanerva: --stps: no such flag; did you mean --steps? kanerva train demo --help lists them",
         ),
         (["train", "demo", "--learning-rate=3"], "--learning-rate: no such flag; did you mean --lr? kanerva train"),
+        (
+            ["train", "demo", "--modle", "vae"],
+            "--modle: no such flag; did you mean --model? kanerva train demo --help",
+        ),
+        (
+            ["train", "demo", "--lr", "inf"],
+            "kanerva: lr: expected 0 or more and finite, got inf; see kanerva train",
+        ),
+        (
+            ["train", "demo", "--lr", "fast"],
+            "kanerva: --lr: could not convert string to float: 'fast'; see kanerva",
+        ),
+        (
+            ["train", "demo", "--out", __file__],
+            f"kanerva: {__file__}: expected a folder, or a place to make one, but",
+        ),
         (["train", "demo", "--train.lr", "3"], "did you mean --lr? kanerva train demo --help"),
         (["evaluate", "x", "--learning_rate", "3"], "--learning_rate: no such flag; kanerva evaluate --help lists"),
         (["evaluate", "omniglot", "--batch-size", "3"], "--batch-size: no such flag; "),
@@ -229,7 +245,7 @@ def test_any_error_is_one_line(
     assert "Traceback" in refused(capsys, "data")
 
 
-@pytest.mark.parametrize(("number", "told"), [(errno.EPIPE, 1), (errno.ENOSPC, "kanerva: [Errno 28] full")])
+@pytest.mark.parametrize(("number", "told"), [(errno.EPIPE, 1), (errno.ENOSPC, "kanerva: full")])
 def test_what_cannot_be_printed_ends_in_order(
     number: int, told: int | str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -267,6 +283,27 @@ def test_train_then_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     flags[flags.index("--steps") + 1] = "3"
     said(capsys, "train", "demo", *flags, "--resume")
     assert json.loads(said(capsys, "info", str(tmp_path / "run"), "--json"))["step"] == 3
+
+
+def test_a_run_that_is_not_evaluated_says_how_it_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    flags = ["--dataset", str(patterns(tmp_path)), "--out", str(folder), "--steps", "3", "--lengths", "4"]
+    flags += ["--batch", "2", "--rows", "4", "--filters", "4", "--evaluate-every", "0", "--device", "cpu"]
+    ending = rf"step 3: \d+\.\d\d nats per training image; {re.escape(str(folder))}/last.safetensors\n"
+    assert re.fullmatch(ending, said(capsys, "train", "demo", *flags))
+    again = ["train", "--resume", str(folder)]
+    assert re.fullmatch(ending, said(capsys, *again))  # nothing is left to do
+    rows = (folder / "metrics.jsonl").read_text()
+    (folder / "metrics.jsonl").write_text(rows.replace('"step": 3,', '"step": 2,'))
+    assert "nats per training image at step 2; " in said(capsys, *again)
+    (folder / "metrics.jsonl").unlink()
+    assert said(capsys, *again) == f"step 3; {folder}/last.safetensors\n"
+
+
+def test_only_the_first_process_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("kanerva.commands.train", lambda *_: None)
+    monkeypatch.setenv("RANK", "1")
+    assert said(capsys, "train", "demo") == ""
 
 
 def test_resume_needs_no_other_flag(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -373,6 +410,7 @@ def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixtu
     about = json.loads(said(capsys, "data", *flags, "--json"))
     assert about["train"]["classes"] == 48
     assert about["test"]["images"] == 64
+    assert about["preview"] == flags[-1]
     with Image.open(tmp_path / "sheet.png") as image:
         assert image.size == (64, 96)
 

@@ -285,10 +285,12 @@ def test_download_tries_again_after_a_server_error(tmp_path: Path) -> None:
     assert (tmp_path / "f").read_bytes() == BODY
 
 
-def test_download_gives_up(tmp_path: Path) -> None:
+def test_download_gives_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving({"f": BODY}, [500, 500]) as server:
         with pytest.raises(files.DownloadError, match=r"/f: no luck in 2 attempts; .* 500"):
             download(f"{server.url}/f", tmp_path / "f", attempts=2)
+        assert "/f: HTTP Error 500: " in (said := capsys.readouterr().err)
+        assert "; attempt 2 of 2 in " in said
         with pytest.raises(files.DownloadError, match="the server answered 404"):
             download(f"{server.url}/g", tmp_path / "g")
         assert len(server.asked) == 3  # a 404 once

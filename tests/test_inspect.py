@@ -114,6 +114,16 @@ def test_inspect_says_what_is_wrong(name: str, message: str, look: DKM, tmp_path
     assert message in str(end.value.code)
 
 
+def test_a_sheet_that_cannot_be_written_is_refused_first(
+    look: DKM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved(look.prior(), tmp_path / "state.safetensors")
+    monkeypatch.setattr("kanerva.commands.inside", lambda *_: pytest.fail("the work was begun"))
+    with pytest.raises(SystemExit) as end:
+        main(["inspect", path, "--device", "cpu", "--out", f"{path}/sheet.png"])
+    assert f"{path} is a file" in str(end.value.code)
+
+
 def test_inspect_needs_a_dkm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(mirror().prior(), tmp_path / "state.safetensors")
     monkeypatch.setattr("kanerva.commands.load", lambda _: Toy())

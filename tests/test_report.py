@@ -436,3 +436,6 @@ def test_a_pipe_among_results_is_not_waited_for(run: Path) -> None:
     (run / "experiments").mkdir(exist_ok=True)
     os.mkfifo(run / "experiments" / "x.json")
     assert "x.json: not a file, left out" in read(report.write(run)).text
+    (run / "config.json").unlink()
+    os.mkfifo(run / "config.json")
+    assert "config.json: could not be read (it is not a file)" in read(report.write(run)).text

@@ -810,6 +810,19 @@ def test_damaged_metrics_do_not_keep_a_run_from_going_on(
     assert f"{folder / 'metrics.jsonl'}: {len(DAMAGED)} lines cannot be read; they are put aside" in said
 
 
+@pytest.mark.skipif(os.name != "posix", reason="named pipes")
+def test_pipes_in_a_run_are_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, folder = tiny(tmp_path, steps=2, evaluate_every=0), tmp_path / "run"
+    kanerva.train(config, folder)
+    for name in ("config.json", "metrics.jsonl"):
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+    saved = saved_config(folder)
+    assert "config.json: cannot be read (it is not a file); taking the config from" in capsys.readouterr().err
+    with pytest.raises(ValueError, match=r"metrics\.jsonl: expected a file, for the run's reports"):
+        kanerva.train(saved, folder, resume=True)
+
+
 def test_metrics_hold_no_nan(tmp_path: Path) -> None:
     score = Score(math.nan, math.inf, 1.0, None, None, None, None, 8, 2, 4, None, 0, {"x": {"mean": math.nan}})
     with Log(tmp_path, True, 3, 0) as log:

@@ -253,7 +253,8 @@ def fields(config: Any, **least: float | int) -> None:
         value = getattr(config, name)
         values = value if isinstance(value, tuple) else (value,)
         if not values or not all(low <= v < math.inf for v in values):
-            raise ValueError(f"{name}: expected {low:g} or more, got {value}")
+            finite = " and finite" if math.inf in values else ""
+            raise ValueError(f"{name}: expected {low:g} or more{finite}, got {value}")
 
 
 def options(given: Iterable[str], method: str, known: Mapping[str, Sequence[str]]) -> None:

@@ -1,6 +1,7 @@
 """The command `kanerva`: help and lists, for which PyTorch is not imported; commands.py has the commands."""
 
 import os
+import re
 import sys
 import traceback
 from typing import NoReturn
@@ -75,7 +76,7 @@ def fail(command: str, error: Exception) -> NoReturn:
     streams.end_output()
     if os.environ.get("KANERVA_TRACEBACK"):
         streams.say("".join(traceback.format_exception(error)))
-    text = str(error)
+    text = re.sub(r"^\[Errno \d+\] ", "", str(error))
     if is_memory(error):
         text = f"out of memory ({first_line(error)}); make smaller: {COMMANDS[command][1]}"
     elif isinstance(error, RuntimeError):

@@ -22,10 +22,11 @@ from torch.nn.functional import pad
 from . import __version__, checks, experiments, plain, spelling, storage
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
-from .distributed import choose
+from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
-from .files import atomic_write, cache_dir
+from .files import atomic_write, cache_dir, check_writable
 from .linalg import broadcast
+from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, load
 from .progress import bar
@@ -48,13 +49,15 @@ class Train:
         score = train(self.config, self.out, self.resume)
         if score is not None:
             print(f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image; {self.out}/last.safetensors")
+        elif first():
+            print(ending(self.out))
 
 
 @dataclass(frozen=True)
 class Evaluate:
     """Score a trained model on test classes: nats per image, lower is better."""
 
-    checkpoint: tyro.conf.Positional[str]
+    checkpoint: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """A checkpoint, the folder of a run (its last one), a pretrained model (omniglot), or a model without training:
     nearest, hopfield, or hopfield:CHECKPOINT for Hopfield retrieval on the codes of a model."""
     dataset: str | None = None
@@ -98,8 +101,8 @@ class Evaluate:
 class Info:
     """Say which versions, devices and presets there are, or what a checkpoint holds."""
 
-    checkpoint: tyro.conf.Positional[Path | None] = None
-    """A checkpoint, or the folder of a run."""
+    checkpoint: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="RUN")] = None
+    """A checkpoint, the folder of a run, or omniglot for the model that comes along."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
@@ -131,9 +134,10 @@ class Data:
             for images in (seen, unseen)
         }
         about["nats of predicting the mean image"] = round(mean_image_nats(seen, unseen), 2)
-        print(plain.dumps(about, indent=1) if self.json else lines(about))
         if self.preview is not None:
             sheet(unseen, self.preview)
+            about["preview"] = str(self.preview)
+        print(plain.dumps(about, indent=1) if self.json else lines(about))
 
 
 @dataclass(frozen=True)
@@ -200,12 +204,13 @@ class Inspect:
             )
         if not 0 <= self.number < len(R):
             raise ValueError(f"number: expected 0 to {len(R) - 1}, as {self.state} has them, got {self.number}")
+        end = f"-{self.number}.png" if len(R) > 1 else ".png"
+        path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
+        check_writable(path)
         device = choose(self.device)
         about, x = inside(model.to(device), MemoryState(R[self.number], U[self.number]).to(device))
         about = {"file": str(self.state), "memory": f"number {self.number} of {len(R)}", **about}
         if len(x):
-            end = f"-{self.number}.png" if len(R) > 1 else ".png"
-            path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
             tiles(in_rows(x, model.config.binary), path)
             about["sheet"] = str(path)
         if self.json:
@@ -247,7 +252,8 @@ def parse_train(arguments: list[str]) -> Train:
     if name is not None:
         start, prog = preset(name, PRESETS[name][1], model), f"kanerva train {name}"
         start = start if folder is None else Train(start.config, folder, resume=True)
-        return read(Train, prog, arguments, start, PRESETS[name][0])
+        about = f"{PRESETS[name][0]} --model NAME trains another kind of model ({', '.join(trainable())})."
+        return read(Train, prog, arguments, start, about)
     if folder is None:
         came = arguments[0] if arguments else "none"
         raise ValueError(
@@ -272,8 +278,13 @@ def presets() -> str:
         f"kanerva train PRESET       Train a model in runs/PRESET, or in --out FOLDER.\n"
         f"kanerva train --resume RUN Go on with the run in a folder; flags such as --steps change what may change."
         f"\n\n{rows}\n\nkanerva train PRESET --help lists the flags; --model NAME trains another kind of model "
-        f"({', '.join(name for name, kind in MODELS.items() if not kind.UNTRAINED)})."
+        f"({', '.join(trainable())})."
     )
+
+
+def trainable() -> list[str]:
+    """The kinds of models that learn."""
+    return [name for name, kind in MODELS.items() if not kind.UNTRAINED]
 
 
 def pop(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
@@ -302,6 +313,7 @@ def pop_folder(arguments: list[str]) -> tuple[list[str], Path | None]:
 def read(kind: type[Any], prog: str, arguments: list[str], default: Any = None, about: str | None = None) -> Any:
     """Parse the flags of a class; one that it does not have is an error that names the nearest."""
     own = flags(kind if default is None else default)
+    own += ["model"] if kind is Train else []  # which parse_train has taken already
     for word in arguments:
         if found := re.fullmatch(r"--?([a-zA-Z][\w.-]*)(=.*)?", word):
             name = found[1].replace("_", "-")
@@ -325,7 +337,7 @@ def unboxed(text: str) -> str:
     parts = [
         list(part) for words, part in itertools.groupby(rows, lambda row: bool(re.search(r"\w", row))) if words
     ]
-    return re.sub(r"^Error parsing [\w.]+: ", "", " ".join(parts[0])) if parts else text.strip()
+    return re.sub(r"^Error parsing ([\w.]+: )?", "", " ".join(parts[0])) if parts else text.strip()
 
 
 def flags(kind: Any) -> list[str]:
@@ -341,6 +353,16 @@ def flags(kind: Any) -> list[str]:
         elif tyro.conf.Positional not in getattr(hints[field.name], "__metadata__", ()):
             found += [name, f"no-{name}"] if isinstance(value, bool) else [name]
     return found
+
+
+def ending(folder: Path) -> str:
+    """How a run that was not evaluated ended: its step, its last training score and its checkpoint."""
+    path = folder / storage.LAST
+    step, row = storage.load(path)[1]["step"], latest(folder / METRICS)
+    if row is None:
+        return f"step {step:,}; {path}"
+    when = "" if row["step"] == step else f" at step {row['step']:,}"
+    return f"step {step:,}: {row['nats']:.2f} nats per training image{when}; {path}"
 
 
 def table(score: Score, about: dict[str, Any]) -> str:
@@ -410,6 +432,9 @@ def lines(about: dict[str, Any], indent: str = "") -> str:
     return "\n".join(rows)
 
 
+FULL = "yes: it may hold more images than it can tell apart, or another model wrote it; then none are found"
+
+
 def inside(model: DKM, state: MemoryState) -> tuple[dict[str, Any], Float[Tensor, "n c h w"]]:
     """What a memory says of itself, and the images that are found in it."""
     with torch.no_grad():
@@ -430,7 +455,7 @@ def inside(model: DKM, state: MemoryState) -> tuple[dict[str, Any], Float[Tensor
         "code size": model.config.code,
         "writes told apart": int(known.rank),
         "different images": total,
-        "full": "yes: it may hold more images than it can tell apart, and then none are found" if full else "no",
+        "full": FULL if full else "no",
         "found": len(found.x),
         "images": {
             str(i + 1): {"written": count if count > 0 else None, "cost": float(f"{cost:.2g}")}

@@ -60,6 +60,11 @@ def start(device: str = "auto") -> Iterator[World]:
     dist.destroy_process_group()
 
 
+def first() -> bool:
+    """Whether this process is the first that torchrun started, or the only one: the one that prints."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def choose(device: str) -> torch.device:
     """The device of a name; auto is a GPU if there is one."""
     if device == "auto":

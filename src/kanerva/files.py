@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .progress import bar
+from .streams import say
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
@@ -266,9 +267,12 @@ def download(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(path.name + ".part")
+    last: Exception
     for attempt in range(attempts):
         if attempt:
-            time.sleep(pause * 2 ** (attempt - 1))
+            wait = pause * 2 ** (attempt - 1)
+            say(f"{url}: {line(last)}; attempt {attempt + 1} of {attempts} in {wait:g} s")
+            time.sleep(wait)
         try:
             _fetch(url, part, timeout)
             break
@@ -278,7 +282,7 @@ def download(
                 raise DownloadError(f"{url}: the server answered {error.code} {error.reason}") from error
             if error.code == 416:  # what we have does not belong to what is there now
                 part.unlink(missing_ok=True)
-            last: Exception = error
+            last = error
         except (OSError, http.client.HTTPException) as error:
             last = error
     else:

@@ -13,12 +13,14 @@ from .evaluate import Score
 from .files import atomic_write
 from .objective import NAMES
 
+METRICS = "metrics.jsonl"
+
 
 class Log:
     """The reports of one run; silent in all processes but the main one."""
 
     def __init__(self, folder: Path, main: bool, steps: int, start: int) -> None:
-        self.path, self.main, self.steps, self.start = folder / "metrics.jsonl", main, steps, start
+        self.path, self.main, self.steps, self.start = folder / METRICS, main, steps, start
         self.images, self.began = 0, time.perf_counter()
         self.latest = ""
 
@@ -46,6 +48,8 @@ class Log:
         """Drop the lines of steps that a resumed run will make again; put aside what cannot be read."""
         if not self.path.exists():
             return
+        if not self.path.is_file():  # a pipe would be waited for
+            raise ValueError(f"{self.path}: expected a file, for the run's reports; remove what is there")
         *lines, rest = self.path.read_bytes().split(b"\n")  # the rest was cut short by a crash
         steps = [step_of(line) for line in lines]
         broken = [line for line, step in zip(lines, steps, strict=True) if step is None]
@@ -100,6 +104,20 @@ class Log:
             with contextlib.suppress(OSError):
                 for name, value in values.items():
                     self.board.add_scalar(f"{group}/{name}", value, step)
+
+
+def latest(path: Path) -> dict[str, Any] | None:
+    """The last line of a training score in a run's metrics; None where there is none."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        if step_of(line) is not None:
+            row: dict[str, Any] = json.loads(line)
+            if isinstance(row.get("nats"), int | float):
+                return row
+    return None
 
 
 def step_of(line: bytes) -> int | None:

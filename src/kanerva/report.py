@@ -146,6 +146,8 @@ def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
 def read(path: Path, missing: list[str]) -> dict[str, Any]:
     """A file with a JSON object in it; an empty one where there is none."""
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ValueError("it is not a file")
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         missing.append(f"{path}: no such file")

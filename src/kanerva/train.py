@@ -196,6 +196,8 @@ def saved_config(folder: Path) -> RunConfig:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such run; expected a run's folder, with config.json")
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ValueError("it is not a file")
         return from_dict(RunConfig, json.loads(path.read_text("utf-8")), str(path))
     except (OSError, ValueError, RecursionError) as error:
         last = folder / storage.LAST
