@@ -2,14 +2,20 @@
 
 import dataclasses
 import itertools
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import Module
 
+import kanerva
 from kanerva import DKM, PRESETS, DataConfig, DKMConfig, MemoryState, RunConfig, data, kernels, memory
 from kanerva.distributed import World
+from kanerva.experiments.base import distinct
+from kanerva.models import Model
+from kanerva.models.base import CodecModel
 from kanerva.step import Step, why_not_captured
 from kanerva.train import fit, new_run
 from timing import Work
@@ -102,6 +108,49 @@ def recall(queries: int, steps: int, device: torch.device, only_codec: bool) -> 
             model.decode(model.encode(x)).mode()
 
     return torch.no_grad()(codec if only_codec else lambda: model.recall(state, x, steps, "least-squares"))
+
+
+def pretrained(device: torch.device) -> DKM:
+    """The model that comes along."""
+    model = kanerva.load("omniglot").to(device)
+    assert isinstance(model, DKM)
+    return model
+
+
+class Cues(NamedTuple):
+    """Images to write into memories, and cues of them with 15 % of bits flipped."""
+
+    x: Tensor
+    y: Tensor
+
+    @classmethod
+    def of(cls, images: DataConfig, memories: int, cues: int, device: torch.device) -> "Cues":
+        generator = torch.Generator().manual_seed(0)
+        x = distinct(images.load()[1], memories, cues, generator)
+        return cls(x.to(device), data.flips(x, 0.15, generator).x.to(device))
+
+    def recall(self, model: Model, steps: int, method: str | None = None, **options: Any) -> Work:
+        """Clean up the cues."""
+        with torch.no_grad():
+            state = model.write(self.x)
+        return torch.no_grad()(lambda: model.recall(state, self.y, steps, method, **options))
+
+
+def evaluations(model: CodecModel, work: Work) -> dict[str, int]:
+    """Images that some work takes through the encoder, and codes through the decoder."""
+    passed = {"encoder": 0, "decoder": 0}
+
+    def count(name: str) -> Callable[[Module, tuple[Tensor, ...]], None]:
+        def hook(part: Module, given: tuple[Tensor, ...]) -> None:
+            passed[name] += len(given[0])
+
+        return hook
+
+    hooks = [model.get_submodule(name).register_forward_pre_hook(count(name)) for name in passed]
+    work()
+    for hook in hooks:
+        hook.remove()
+    return passed
 
 
 def training_step(config: RunConfig, device: torch.device) -> Work:

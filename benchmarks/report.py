@@ -26,6 +26,7 @@ TITLES = {
     "write": "Writing an episode",
     "read": "Addressing T codes of each of B memories",
     "recall": "Recall; against its encoder and decoder passes alone",
+    "cues": "Recall of all cues of B memories by the pretrained model",
     "train": "Training steps",
     "memory": "Memory of a write",
     "scaling": "Write and gradient: the exponent a of seconds ~ x^a, over the upper half of x",
@@ -43,15 +44,24 @@ def table(part: str, rows: Rows) -> Table:
     out = blank(part, "time", "quartiles", *(f"faster than\n{base}" for base in bases))
     if part == "train":
         out.add_column("steps/s", justify="right")
+    if part == "cues":
+        out.add_column("a cue", justify="right")
+        out.add_column("encoder,\ndecoder a cue", justify="right")
     for row in rows:
         for i, (name, result) in enumerate(row["contenders"].items()):
             cells = [duration(result["seconds"]), "–".join(map(duration, result["quartiles"]))]
             cells += [ratio(result["faster_than"].get(base)) for base in bases]
             cells += [f"{1 / result['seconds']:.3g}"] if part == "train" else []
+            cells += each_cue(result) if part == "cues" else []
             out.add_row(*place(row, first=i == 0), name, *cells)
         out.add_section()
     out.caption = notes(rows)
     return out
+
+
+def each_cue(result: dict[str, Any]) -> list[str]:
+    passed = (f"{rows:.3g}" for rows in result["evaluations_a_cue"].values())
+    return [duration(result["seconds_a_cue"]), ", ".join(passed)]
 
 
 def memory_table(rows: Rows) -> Table:

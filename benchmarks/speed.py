@@ -4,6 +4,7 @@ Parts, all on the CPU and, where there is one, on a GPU too:
   write     an episode into the memory, forward, and with the gradients of z, R, U and noise_var
   read      addressing with the inverse that a write leaves, against factoring anew
   recall    attractor dynamics, against their encoder and decoder passes alone
+  cues      recall of corrupted cues by the pretrained model's methods, and the nearest of all stored images
   train     whole training steps of the presets, on the built-in glyphs
   memory    what a write keeps for its gradient (CPU), or its high-water mark with the gradient (GPU)
   scaling   write and gradient along T, K, C and B, with the exponent a of seconds ~ x^a
@@ -65,6 +66,11 @@ class Plan:
     read: tuple[Case, ...] = tuple(Case(K, C, 1024, B) for K, C in ((32, 100), (64, 1024)) for B in (1, 16))
     recall: tuple[int, int] = (1024, 15)
     """Queries and steps."""
+    cues: tuple[int, int, int] = (4, 32, 15)
+    """Memories, cues of each, as many as there are images in it, and steps."""
+    dataset: str = "glyphs"
+    """What cues are of."""
+    data_dir: str | None = None
     presets: tuple[str, ...] = ("demo",)
     presets_gpu: tuple[str, ...] = ("demo", "omniglot-paper", "omniglot")
     episodes: tuple[int, int] | None = None
@@ -91,6 +97,7 @@ QUICK = Plan(
     memory=(),
     read=(Case(4, 6, 8, 1), Case(4, 6, 8, 2)),
     recall=(4, 2),
+    cues=(1, 2, 2),
     presets_gpu=("demo",),
     episodes=(2, 4),
     centre=Case(4, 6, 4, 2),
@@ -137,6 +144,27 @@ def bench_recall(plan: Plan, device: torch.device) -> list[Row]:
     makers: Makers = {name: partial(contenders.recall, queries, steps, device, way) for name, way in ways.items()}
     case = Case(model.rows, model.code, queries, 1)
     return [contest(plan, device, case, f"{steps} steps", makers, baselines=("recall",))]
+
+
+def bench_cues(plan: Plan, device: torch.device) -> list[Row]:
+    memories, cues, steps = plan.cues
+    images, model = DataConfig(plan.dataset, plan.data_dir), contenders.pretrained(device)
+    given = contenders.Cues.of(images, memories, cues, device)
+    nearest = kanerva.create("nearest", image=model.config.image).to(device)
+    ways: dict[str, Work] = {
+        "descent": given.recall(model, steps, "descent"),
+        "descent, inside=False": given.recall(model, steps, "descent", inside=False),
+        "least-squares": given.recall(model, steps, "least-squares"),
+        "nearest": given.recall(nearest, steps),
+    }
+    makers: Makers = {name: partial(lambda way: way, way) for name, way in ways.items()}
+    case = Case(model.config.rows, model.config.code, cues, memories)
+    row = contest(plan, device, case, plan.dataset, makers, baselines=())
+    for name, result in row["contenders"].items():
+        passed = contenders.evaluations(model, ways[name])
+        result["seconds_a_cue"] = result["seconds"] / (memories * cues)
+        result["evaluations_a_cue"] = {part: rows / (memories * cues) for part, rows in passed.items()}
+    return [row]
 
 
 def bench_train(plan: Plan, device: torch.device) -> list[Row]:
@@ -202,6 +230,7 @@ PARTS: dict[str, Callable[[Plan, torch.device], list[Row]]] = {
     "write": bench_write,
     "read": bench_read,
     "recall": bench_recall,
+    "cues": bench_cues,
     "train": bench_train,
     "memory": bench_memory,
     "scaling": bench_scaling,
@@ -277,7 +306,7 @@ def circumstances(plan: Plan, arguments: list[str], devices: list[torch.device])
     return {
         "date": time.strftime("%Y-%m-%d"),
         "command": shlex.join(["python", "benchmarks/speed.py", *arguments]),
-        "config": dataclasses.asdict(plan) | {"value_checks": False, "dtype": "float32"},
+        "config": dataclasses.asdict(plan) | {"data_dir": None, "value_checks": False, "dtype": "float32"},
         "versions": {
             "kanerva": kanerva.__version__,
             "torch": torch.__version__,
@@ -328,6 +357,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--threads", type=int, help="CPU threads; fewer than cores where others work too; else torch's"
     )
+    parser.add_argument("--data-dir", help="where the files of omniglot are, for cues of it; else of glyphs")
     parser.add_argument("--out", type=Path, help="write the numbers to this JSON file, after every part")
     parser.add_argument("--plot", action="store_true", help="draw them, as PNG and SVG beside the file of --out")
     args = parser.parse_args(arguments)
@@ -341,6 +371,9 @@ def main(arguments: list[str] | None = None) -> None:
     if args.threads:
         torch.set_num_threads(args.threads)
         given += ["--threads", str(args.threads)]
+    if args.data_dir:
+        plan = dataclasses.replace(plan, dataset="omniglot", data_dir=args.data_dir)
+        given += ["--data-dir", "DIR"]
     results, began = circumstances(plan, given, devices), time.perf_counter()
     console = Console(width=None if sys.stdout.isatty() else 116)
 

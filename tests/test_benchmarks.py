@@ -96,13 +96,19 @@ def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(results["parts"]) == list(speed.PARTS)
     assert str(tmp_path) not in path.read_text()
     assert {"date", "command", "config", "versions", "machine", "seconds"} <= set(results)
-    for part in ("write", "read", "recall", "train"):
+    for part in ("write", "read", "recall", "cues", "train"):
         for row in results["parts"][part]:
             assert set(row["case"]) == set("KCTB")
             assert len(row["contenders"]) >= 2, row["left_out"]
             for result in row["contenders"].values():
                 assert result["quartiles"][0] <= result["seconds"] <= result["quartiles"][1]
     assert all("gram" in row["contenders"] for row in results["parts"]["write"])
+    (cues,) = (row["contenders"] for row in results["parts"]["cues"])
+    # 2 steps; two cues of one memory: 200 evaluations by inference, and the draws of `search.weight`
+    assert cues["least-squares"]["evaluations_a_cue"] == {"encoder": 2, "decoder": 2}
+    assert cues["nearest"]["evaluations_a_cue"] == {"encoder": 0, "decoder": 0}
+    assert cues["descent, inside=False"]["evaluations_a_cue"]["decoder"] > 200
+    assert all(result["seconds_a_cue"] == result["seconds"] / 2 for result in cues.values())
     assert all(row["bytes"]["gram"] > 0 for row in results["parts"]["memory"])
     assert {row["what"] for row in results["parts"]["scaling"]} == set("TKCB")
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")

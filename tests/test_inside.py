@@ -606,9 +606,104 @@ def test_distances_count_pixels_that_can_be_trusted() -> None:
 
 
 def test_changed_turns_one_pixel_over() -> None:
-    x = bits(2)
-    which = torch.tensor([[0, 7], [29, 7]])
+    x = bits(2, 1)
+    which = torch.tensor([[[0, 7]], [[29, 7]]])
     made = frame.changed(x, which)
-    assert made.shape == (4, *SHAPE)
-    differs = (made != x.repeat_interleave(2, 0)).flatten(1)
+    assert made.shape == (2, 2, *SHAPE)
+    differs = (made != x).flatten(0, 1).flatten(1)
     assert differs.nonzero().tolist() == [[0, 0], [1, 7], [2, 29], [3, 7]]
+
+
+def test_images_are_told_apart_by_name() -> None:
+    """One pixel makes another name; who was seen, or comes a second time, comes again."""
+    x = bits(1, 1)
+    made = frame.changed(x, torch.tensor([[[0, 7, 0, 29]]]))
+    called = frame.names(torch.cat([made, x], 1))
+    assert frame.again(called, frame.names(x)).tolist() == [[False, False, True, False, True]]
+
+
+def test_searches_that_began_anew_are_left_out_first() -> None:
+    z, anew = (
+        torch.arange(8.0).reshape(2, 4, 1),
+        torch.tensor([[True, False, True, False], [False, True, True, True]]),
+    )
+    kept, left = frame.fewer(z, anew, 3)
+    assert kept[..., 0].tolist() == [[1, 3, 0], [4, 5, 6]]
+    assert left.tolist() == [[False, False, True], [False, True, True]]
+
+
+def test_hints_add_up_over_the_cues_of_an_image() -> None:
+    x = bits(2)
+    box = frame.Box(torch.eye(2), torch.eye(2), 2, False, [frame.Found(torch.eye(2)[i], x[i], 0.0) for i in (0, 1)])
+    sum_of = frame.hints(box, x[[1, 0, 1]], torch.ones(3, *SHAPE))
+    assert torch.equal(sum_of > 0, x == 1)
+    torch.testing.assert_close(sum_of[1].abs(), 2 * sum_of[0].abs())
+    assert frame.hints(frame.Box(torch.eye(2), torch.eye(2), 2, False), x, torch.ones_like(x)).shape == (0, *SHAPE)
+
+
+def test_the_last_image_may_be_farther_away() -> None:
+    """With all others known its direction is: then the same image is taken that is not while another is missing."""
+    m, x = mirror(), bits(3)
+    flat = MemoryState(*(part[None] for part in m.write(x)))
+    with torch.no_grad():
+        frames = frame.Frames.of(m, flat)
+        for known in (1, 2):
+            search = frame.Search(frames)
+            search.tell(x[:known])
+            u, _ = frame.fit(m.encode(x[2:]), frames.codes[0], frames.back[0])
+            search.take(0, x[2:], u, torch.tensor([(frame.NEAR + frame.LAST) / 2]))
+            assert len(search.boxes[0].found) == known + (known == 2)
+
+
+# knowing when to stop, and what is sure
+
+
+def half_found(n: int, total: int) -> frame.Box:
+    """A memory in which n of some images were found, to the last pixel, in the course of a search."""
+    eye = torch.eye(total)
+    box = frame.Box(eye, eye.clone(), total, full=False)
+    box.found = [frame.Found(eye[i], x, 0.0) for i, x in enumerate(bits(total)[:n])]
+    return box
+
+
+def test_a_cue_of_what_was_not_found_is_not_certified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it is near enough to another to be taken for it, it does not stand out as a stored image does."""
+    x = bits(12)
+    cue = spoilt(x, 2)
+    everything = torch.ones_like(cue)
+    whole = frame.answer(half_found(12, 12), cue, everything)
+    assert bool(whole.certified.all())
+    monkeypatch.setattr(frame, "gap", lambda d: torch.full_like(d[:, 0], 3.5))
+    monkeypatch.setattr(frame, "explained", lambda y, *_: torch.ones(len(y), dtype=torch.bool))
+    some = frame.answer(half_found(8, 12), cue, everything)
+    assert bool(some.there.all())
+    assert not bool(some.certified.any())
+    monkeypatch.setattr(frame, "gap", lambda d: torch.full_like(d[:, 0], 4.5))
+    assert frame.answer(half_found(8, 12), cue, everything).certified.tolist()[:8] == [True] * 8
+    assert not bool(frame.answer(half_found(5, 12), cue, everything).certified.any())  # too few are known
+
+
+def test_the_gap_is_counted_in_deviations_of_the_others() -> None:
+    distance = torch.tensor([[9.0, 2.0, 10.0, 11.0, 12.0, 13.0]])
+    others = torch.tensor([9.0, 10.0, 11.0, 12.0, 13.0])
+    assert float(frame.gap(distance)) == pytest.approx(float((others.mean() - 2) / others.std()))
+    assert float(frame.gap(distance[:, :5])) == 0  # of four others nobody can say
+
+
+@pytest.mark.parametrize("patience", [0, 10**9])
+def test_recall_gives_up_where_nothing_more_is_found(patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the images are known, and no search leads to the others: it ends soon, or with its budget."""
+    m, x = mirror(16), bits(8)
+    monkeypatch.setattr(frame, "PATIENCE", patience)
+    monkeypatch.setattr(frame, "RECALL", 3_000)
+    monkeypatch.setattr(
+        frame.Search, "harvest", lambda self, active, x, doubt: torch.zeros(x.shape[:2], dtype=bool)
+    )
+    frames = frame.Frames.of(m, MemoryState(*(a[None] for a in m.write(x))))
+    search = frame.Search(frames)
+    search.tell(x[:4])
+    cue = spoilt(x)[None]
+    frame.look_for(search, cue, None, torch.ones_like(cue))
+    box = search.boxes[0]
+    assert box.given_up == (patience == 0)
+    assert (box.spent < 1_500) == (patience == 0)

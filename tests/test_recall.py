@@ -213,7 +213,8 @@ def test_snapshots_take_others_in_some_memories() -> None:
         torch.ones(3, 2, 1, 2, 2), torch.ones(3, 2, 4), torch.ones(3, 2), torch.ones(3, 2, dtype=torch.bool)
     )
     two = Snapshot(torch.zeros(2, 2, 1, 2, 2), torch.zeros(2, 2, 4), torch.zeros(2, 2))
-    joined = one.put(torch.tensor([2, 0]), torch.tensor([[True, False], [False, False]]), two)
+    rows, columns = torch.tensor([[2], [0]]), torch.tensor([[1, 0], [0, 1]])
+    joined = one.put(rows, columns, torch.tensor([[False, True], [False, False]]), two)
     expected = torch.tensor([[False, False], [True, True], [True, False]])
     for part in joined:
         each = part.flatten(2) if part.ndim > 2 else part[..., None]

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from ..models.dkm import DKM
 
 # An image was written if its code is this near to the span of all that was, relative to its length. Stored images:
-# at most 3e-5 with fewer codes than rows (31 of 32), 3e-3 with as many, 1.5e-2 after half of 31 were forgotten. One
-# pixel of a stored image changed: at least 0.035.
-EXACT = 2e-2
+# at most 3e-5 with fewer codes than rows (31 of 32), 3e-3 with as many; 1.5e-2 in 1 of 840 after half of 31 were
+# forgotten. One pixel of a stored image changed: at least 0.018 of 5,500, a corner of an image that has much ink.
+EXACT = 1e-2
 # In a full memory, which may hold one code more, it must be nearer, for its count to be right.
 EXACT_FULL = 6e-4
 # And this near, to show that a full memory holds no more codes than rows, so that all other images are known too.
@@ -45,8 +45,15 @@ WITNESS = 1e-5
 # An image this near is a stored one but for a few pixels, where repairing does not make it exact. Nothing false was
 # seen below 0.2.
 NEAR = 0.12
+# The same for the last image, with all others known.
+LAST = 0.2
 # Candidates farther away than this are not worth repairing.
 HOPE = 0.3
+# Vectors whose cosine is larger are of one image.
+SAME = 0.6
+# Repairs in each memory after a round: how many, the pixels changed at most, the images kept each time, and the
+# pixels tried of each, twice.
+REPAIRS, CHANGES, BEAM, TRIES = 4, 8, 4, 12
 # The step β of the search: 0.35 and 0.7 find a fifth less in the same time.
 STEP = 0.5
 # Reflections between two looks at what they have come to.
@@ -70,6 +77,10 @@ LEAST = 16
 SURE = 0.999
 # So many other images must be known before one can be said to stand out.
 ENOUGH = 5
+# How far it stands out, in standard deviations of the others' distances: to be the answer, and to be certified
+# while not all images are found, which then takes half of them. Of cues whose own image was not found (24 of 32
+# were; 15 to 40 % flips), 0.2 to 1.5 % have another that stands out by 3, and none of 2,400 one by 4.
+STANDS_OUT, CLEARLY = 3.0, 4.0
 
 
 class Contents(NamedTuple):
@@ -209,9 +220,10 @@ def contents(model: "DKM", state: MemoryState, callback: Callable[[int, int], No
         frames = Frames.of(model, MemoryState(*(part.clone()[None] for part in state)))
         search = Search(frames)
         total = int(frames.exact.distinct)
-        for _ in search.run(search.fresh(STARTS), BUDGET):
+        for _ in search.run(search.fresh(STARTS), BUDGET, STARTS):
             if callback is not None:
                 callback(len(search.boxes[0].found), total)
+        search.mend()
         found = [one.x for one in search.boxes[0].found]
         x = torch.stack(found) if found else model.like.new_zeros(0, *model.config.image)
         return Contents(x, search.cost(x))
@@ -248,6 +260,8 @@ def recognise(
         search.boxes[0].given_up = bool(answer(search.boxes[0], y[0], good[0]).there.all())
     if search.active(RECALL):
         look_for(search, y, mask, good)
+        if search.model.config.binary:
+            search.mend([hints(*one) for one in zip(search.boxes, y, good, strict=True)])
     answers = [answer(*one) for one in zip(search.boxes, y, good, strict=True)]
     return Recognised(*(torch.stack(parts) for parts in zip(*answers, strict=True)))
 
@@ -266,7 +280,7 @@ def look_for(
     pull = odds(y[:, some], sharp, good[:, some]) if search.model.config.binary else None
     if pull is not None:
         pull = torch.cat([pull, pull.new_zeros(len(y), more, *y.shape[2:])], 1)
-    for _ in search.run(starts, RECALL, pull):
+    for _ in search.run(starts, RECALL, LEAST, pull):
         for number, box in enumerate(search.boxes):
             exact = any(one.outside < EXACT for one in box.found)
             none = box.spent > TRIAL and not (exact or (box.found and not box.full))
@@ -282,6 +296,15 @@ def odds(
     return (2 * y - 1) * (1 / share - 1).log() * trusted
 
 
+def hints(box: "Box", y: Float[Tensor, "Q c h w"], trusted: Float[Tensor, "Q c h w"]) -> Float[Tensor, "n c h w"]:
+    """The odds of every pixel of what was found in one memory, from the cues that are nearest to each."""
+    if not box.found:
+        return y[:0]
+    x = torch.stack([one.x for one in box.found])
+    which = apart(y, x, trusted).argmin(-1)
+    return torch.zeros_like(x).index_add(0, which, odds(y, x[which], trusted))
+
+
 def answer(box: "Box", y: Float[Tensor, "Q c h w"], trusted: Float[Tensor, "Q c h w"]) -> Recognised:
     """The nearest of what was found in one memory, where it explains a cue or nothing else is left."""
     if not box.found:
@@ -291,8 +314,12 @@ def answer(box: "Box", y: Float[Tensor, "Q c h w"], trusted: Float[Tensor, "Q c 
     distance = apart(y, x, trusted)
     which = distance.argmin(-1)
     exact = torch.tensor([one.outside < EXACT for one in box.found], device=y.device)[which]
-    there = torch.ones_like(exact) if box.closed else explained(y, x[which], trusted, distance)
-    return Recognised(x[which], there, there & exact & sure(distance, trusted.flatten(1).sum(-1)))
+    exact = exact & sure(distance, trusted.flatten(1).sum(-1))
+    if box.closed:
+        return Recognised(x[which], torch.ones_like(exact), exact)
+    there = explained(y, x[which], trusted, distance)
+    clear = (gap(distance) > CLEARLY) if 2 * len(x) >= box.total else torch.zeros_like(there)
+    return Recognised(x[which], there, there & exact & clear)
 
 
 def sure(distance: Float[Tensor, "Q n"], pixels: Float[Tensor, "Q"]) -> Bool[Tensor, "Q"]:
@@ -322,13 +349,10 @@ def explained(
 ) -> Bool[Tensor, "Q"]:
     """Whether cues are surely of the images x, the nearest of n that were found, though not all were.
 
-    Of others a cue is much farther away: by three standard deviations of the other distances. And bits of a binary
-    image differ no more often where it is 1 than where it is 0, by two standard errors.
+    Of others a cue is much farther away. And bits of a binary image differ no more often where it is 1 than where
+    it is 0, by two standard errors.
     """
-    others = distance.sort(-1).values[:, 1:]
-    if others.shape[1] < ENOUGH:
-        return torch.zeros(len(y), dtype=torch.bool, device=y.device)
-    alone = distance.amin(-1) < others.mean(-1) - 3 * others.std(-1)
+    alone = gap(distance) > STANDS_OUT
     wrong = (y - x).abs() * trusted
     total, ink, paper = (a.flatten(1).sum(-1) for a in (wrong, x * trusted, (1 - x) * trusted))
     on_ink = (wrong * x).flatten(1).sum(-1)
@@ -337,6 +361,14 @@ def explained(
     even = on_ink / ink.clamp(min=1) - (total - on_ink) / paper.clamp(min=1) < 2 * error
     binary = ((x == 0) | (x == 1)).flatten(1).all(-1)
     return alone & (even | ~binary)
+
+
+def gap(distance: Float[Tensor, "Q n"]) -> Float[Tensor, "Q"]:
+    """How far the nearest of n images stands out: (mean of the other distances − the least) / their deviation."""
+    others = distance.sort(-1).values[:, 1:]
+    if others.shape[1] < ENOUGH:
+        return torch.zeros_like(distance[:, 0])
+    return (others.mean(-1) - distance.amin(-1)) / others.std(-1).clamp(min=1e-12)
 
 
 class Found(NamedTuple):
@@ -398,18 +430,22 @@ class Search:
         return unit(noise @ self.boxes[number].left).to(codes) @ codes
 
     def run(
-        self, z: Float[Tensor, "B N C"], budget: int, pull: Float[Tensor, "B N c h w"] | None = None
+        self, z: Float[Tensor, "B N C"], budget: int, least: int, pull: Float[Tensor, "B N c h w"] | None = None
     ) -> Iterator[None]:
         """Search from z, a round at a time, until all is found or the budget spent; `given_up` ends a memory's.
 
-        pull: what cues say of each pixel, as logits; it counts in the first round, less and less.
+        least: searches that are done begin anew only while others are fewer than that. pull: what cues say of each
+        pixel, as logits; it counts in the first round, less and less.
         """
         z, active = z.clone(), self.active(budget)
+        anew = torch.zeros(z.shape[:2], dtype=torch.bool)
         while active:
-            z[active] = self.round(z[active], active, None if pull is None else pull[active])
+            z[active], done = self.round(z[active], active, None if pull is None else pull[active])
+            anew[active] |= done
             yield
             active, pull = self.active(budget), None
-        self.mend()
+            if active:
+                z, anew = fewer(z, anew, max(least, int((~anew[active]).sum(-1).max())))
 
     def active(self, budget: int) -> list[int]:
         """The memories where there is something left to look for."""
@@ -421,8 +457,8 @@ class Search:
 
     def round(
         self, z: Float[Tensor, "A N C"], active: list[int], pull: Float[Tensor, "A N c h w"] | None
-    ) -> Float[Tensor, "A N C"]:
-        """Some reflections in the memories that are still searched, and what they have come to."""
+    ) -> tuple[Float[Tensor, "A N C"], Bool[Tensor, "A N"]]:
+        """Some reflections in the memories that are still searched, and which of them have come to something."""
         codes, back = self.frames.codes[active], self.frames.back[active]
         left = torch.stack([self.boxes[number].left for number in active]).to(z)
         for number in range(ROUND):
@@ -433,45 +469,68 @@ class Search:
             z = z + STEP * (self.model.encode(likelihood.mode()) - b)
         likelihood = self.model.decode(nearest(z @ back, left) @ codes)
         x = likelihood.mode()
-        doubt = (likelihood.mean - x).abs()
-        u, outside = (a.cpu() for a in fit(self.model.encode(x), codes, back))
-        for i, number in enumerate(active):
+        for number in active:
             self.boxes[number].spent += z.shape[1] * (ROUND + 1)
-            done = self.harvest(number, x[i], u[i], outside[i], doubt[i])
-            if done:
-                z[i, done] = self.random(number, len(done))
-        return z
+        done = self.harvest(active, x, (likelihood.mean - x).abs())
+        for i, number in enumerate(active):
+            if which := done[i].nonzero()[:, 0].tolist():
+                z[i, which] = self.random(number, len(which))
+        return z, done
 
     def harvest(
-        self,
-        number: int,
-        x: Float[Tensor, "N c h w"],
-        u: Float[Tensor, "N K"],
-        outside: Float[Tensor, "N"],
-        doubt: Float[Tensor, "N c h w"],
-    ) -> list[int]:
-        """Take what is found out of the frame; says which searches are done, and may begin anew."""
-        box, done, repairs = self.boxes[number], [], 0
-        for i in outside.argsort().tolist():
-            if float(outside[i]) > HOPE or box.complete:
-                break
-            one, vector, far = x[i], u[i], float(outside[i])
-            if not self.known(box, vector) and far > EXACT and self.model.config.binary:
-                if (key := one.cpu().numpy().tobytes()) in box.tried or repairs == 4:
-                    continue
-                box.tried.add(key)
-                repairs += 1
-                one, vector, far = self.repair(number, box.left, one, doubt[i])
-            known = self.known(box, vector)
-            if far < NEAR and not known:
-                self.add(number, one, vector, far)
-            if far < NEAR or known:
-                done.append(i)
-        return done
+        self, active: list[int], x: Float[Tensor, "A N c h w"], doubt: Float[Tensor, "A N c h w"]
+    ) -> Bool[Tensor, "A N"]:
+        """Take what is found out of the frames; says which searches are done."""
+        u, outside = (
+            a.cpu() for a in fit(self.model.encode(x), self.frames.codes[active], self.frames.back[active])
+        )
+        good = outside < (EXACT if self.model.config.binary else NEAR)
+        for i, number in enumerate(active):
+            self.take(number, x[i, good[i]], u[i, good[i]], outside[i, good[i]])
+        broken = [(i, j) for i in range(len(active)) for j in self.hopeful(active[i], x[i], u[i], outside[i])]
+        if broken and self.model.config.binary:
+            rows, columns = (list(a) for a in zip(*broken, strict=True))
+            numbers = [active[i] for i in rows]
+            left = torch.stack([self.boxes[number].left for number in numbers])
+            mended = self.repair(numbers, left, x[rows, columns], doubt[rows, columns])
+            for number, *one in zip(numbers, *mended, strict=True):
+                self.take(number, *(part[None] for part in one))
+            x[rows, columns], u[rows, columns], outside[rows, columns] = mended[0], mended[1], mended[2]
+        known = torch.stack([self.known(self.boxes[number], u[i]) for i, number in enumerate(active)])
+        return known & (outside < HOPE)
 
-    def known(self, box: Box, u: Float[Tensor, "K"]) -> bool:
-        """Whether a vector is mostly one that was found already."""
-        return any(abs(float(unit(u) @ one.u)) > 0.6 for one in box.found)
+    def hopeful(
+        self, number: int, x: Float[Tensor, "N c h w"], u: Float[Tensor, "N K"], outside: Float[Tensor, "N"]
+    ) -> list[int]:
+        """The nearest images that are worth repairing, each of another code, and none a second time."""
+        box, chosen = self.boxes[number], list[int]()
+        wanted = (outside < HOPE) & ~self.known(box, u)
+        alike = (unit(u) @ unit(u).mT).abs() > SAME
+        for i in outside.argsort().tolist():
+            if len(chosen) == min(REPAIRS, box.total - len(box.found)):
+                break
+            if not wanted[i] or alike[i, chosen].any() or (key := x[i].cpu().numpy().tobytes()) in box.tried:
+                continue
+            box.tried.add(key)
+            chosen.append(i)
+        return chosen
+
+    def known(self, box: Box, u: Float[Tensor, "n K"]) -> Bool[Tensor, "n"]:
+        """Which vectors are mostly ones that were found already."""
+        if not box.found:
+            return torch.zeros(len(u), dtype=torch.bool)
+        return ((unit(u) @ torch.stack([one.u for one in box.found]).mT).abs() > SAME).any(-1)
+
+    def take(
+        self, number: int, x: Float[Tensor, "n c h w"], u: Float[Tensor, "n K"], outside: Float[Tensor, "n"]
+    ) -> None:
+        """Note those of the images that are near enough and new, the nearest first."""
+        box = self.boxes[number]
+        for i in outside.argsort().tolist():
+            # what is left when all others are known has one direction, which tells the last image by itself
+            last = box.total == len(box.found) + 1 and float((unit(u[i]) @ box.left).norm()) > 0.9
+            if float(outside[i]) < (LAST if last else NEAR) and not (box.complete or self.known(box, u[i : i + 1])):
+                self.add(number, x[i], u[i], float(outside[i]))
 
     def add(self, number: int, x: Float[Tensor, "c h w"], u: Float[Tensor, "K"], outside: float) -> None:
         """Note a stored image, and search at right angles to it from now on."""
@@ -488,7 +547,7 @@ class Search:
             why = "usual cause: contents of another memory, or of this one before something was forgotten"
             raise ValueError(f"contents: expected images that are in the memory, got {others} others ({why})")
         for one, vector, far in zip(x, u.cpu(), outside.tolist(), strict=True):
-            if not self.known(self.boxes[0], vector):
+            if not self.known(self.boxes[0], vector[None]):
                 self.add(0, one, vector, far)
 
     def cost(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n"]:
@@ -499,67 +558,130 @@ class Search:
         return (z - target).square().sum(-1) / (2 * self.model.noise_var)
 
     def repair(
-        self, number: int, left: Float[Tensor, "K K"], x: Float[Tensor, "c h w"], doubt: Float[Tensor, "c h w"]
-    ) -> tuple[Float[Tensor, "c h w"], Float[Tensor, "K"], float]:
-        """Change pixels of a binary image so that its code comes nearer to what is left of the frame.
+        self,
+        numbers: list[int],
+        left: Float[Tensor, "n K K"],
+        x: Float[Tensor, "n c h w"],
+        doubt: Float[Tensor, "n c h w"],
+    ) -> tuple[Float[Tensor, "n c h w"], Float[Tensor, "n K"], Float[Tensor, "n"]]:
+        """Change pixels of binary images so that their codes come nearer to what is left of their memories' frames.
 
-        A beam search. Tried are the pixels that the gradient promises most of, and those that the decoder was least
-        sure of. Gives the image whose code is nearest to the span, its vector, and how near.
+        Beam searches, side by side. Tried are the pixels that the gradient promises most of, and those that the
+        decoder was least sure of, until an image is exact or two changes have led no nearer. Gives the images whose
+        codes are nearest to the span, their vectors, and how near.
         """
-        codes, back, box = self.frames.codes[number], self.frames.back[number], self.boxes[number]
-        left = left.to(codes)
-
-        def apart(z: Float[Tensor, "n C"]) -> Float[Tensor, "n"]:
-            return (z - nearest(z @ back, left) @ codes).norm(dim=-1) / z.norm(dim=-1)
-
-        def judged(pool: Float[Tensor, "n c h w"]) -> tuple[Tensor, Tensor, Tensor]:
-            z = self.model.encode(pool)
-            return apart(z), *fit(z, codes, back)
-
-        beam, tries, most = 4, 12, 8
-        pool = x[None]
-        _, u, outside = judged(pool)
-        best, vector, far = x, u[0], float(outside[0])
-        unsure = doubt.flatten().topk(min(tries, doubt.numel())).indices
-        seen = {x.cpu().numpy().tobytes()}
-        for _ in range(most):
-            with torch.enable_grad():
-                here = pool.clone().requires_grad_()
-                (slope,) = torch.autograd.grad(apart(self.model.encode(here)).sum(), here)
-            gain = (slope * (1 - 2 * pool)).flatten(1)
-            which = torch.cat([gain.topk(len(unsure), largest=False).indices, unsure.expand(len(pool), -1)], 1)
-            pool = changed(pool, which)
-            new = [i for i, image in enumerate(pool.cpu().numpy()) if image.tobytes() not in seen]
-            if not new:
+        frame = self.frames.codes[numbers], self.frames.back[numbers]
+        u, outside = (a[:, 0] for a in fit(self.model.encode(x[:, None]), *frame))
+        best, spent, far = x.clone(), torch.zeros_like(outside), torch.full_like(outside, torch.inf)
+        unsure = doubt.flatten(1).topk(min(TRIES, doubt[0].numel())).indices
+        pool, here = x[:, None], torch.arange(len(x), device=x.device)
+        broken = Broken(here, *frame, left.to(x), unsure, pool, names(pool), far, torch.zeros_like(here))
+        for _ in range(CHANGES):
+            pool = changed(broken.pool, self.promising(broken))
+            called = names(pool)
+            new = ~again(called, broken.seen)
+            z = pool.new_zeros(*new.shape, self.model.config.code)
+            z[new] = self.model.encode(pool[new])
+            distance = broken.away(z).masked_fill(~new, torch.inf)
+            vectors, away = fit(z, broken.codes, broken.back)
+            away, i = away.masked_fill(~new, torch.inf).min(-1)
+            better = away < outside[broken.place]
+            to, at = broken.place[better], (better.nonzero()[:, 0], i[better])
+            best[to], u[to], outside[to] = pool[at], vectors[at], away[better]
+            spent[broken.place] += new.sum(-1) // 2 + 2  # half of it is the encoder's
+            nearer, order = distance.amin(-1), distance.topk(min(BEAM, new.shape[-1]), largest=False).indices
+            broken = broken._replace(
+                pool=pool.take_along_dim(order[..., None, None, None], 1),
+                seen=torch.cat([broken.seen, called], -1),
+                far=torch.minimum(nearer, broken.far),
+                idle=torch.where(nearer < broken.far, 0, broken.idle + 1),
+            )
+            broken = broken.some((outside[broken.place] > EXACT) & (broken.idle < 2))
+            if not len(broken.place):
                 break
-            pool = pool[new]
-            seen |= {image.tobytes() for image in pool.cpu().numpy()}
-            distance, u, outside = judged(pool)
-            box.spent += len(pool) // 2 + 2  # half of it is the encoder's
-            i = int(outside.argmin())
-            if float(outside[i]) < far:
-                best, vector, far = pool[i], u[i], float(outside[i])
-            if far < EXACT:
-                break
-            pool = pool[distance.argsort()[:beam]]
-        return best, vector.cpu(), far
+        for number, cost in zip(numbers, spent.tolist(), strict=True):
+            self.boxes[number].spent += int(cost)
+        return best, u.cpu(), outside.cpu()
 
-    def mend(self) -> None:
-        """Try again to make every image exact: with all others known, its code is confined to what they leave."""
-        if not self.model.config.binary:
+    @torch.enable_grad()
+    def promising(self, broken: "Broken") -> Int64[Tensor, "n p m"]:
+        """The pixels to change in each image of the pools."""
+        pool = broken.pool.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(broken.away(self.model.encode(pool)).sum(), pool)
+        gain = (slope * (1 - 2 * broken.pool)).flatten(2)
+        steep = gain.topk(broken.unsure.shape[-1], largest=False).indices
+        return torch.cat([steep, broken.unsure[:, None].expand_as(steep)], -1)
+
+    def mend(self, hints: list[Tensor] | None = None) -> None:
+        """Try again to make every image exact: with all others known, its code is confined to what they leave.
+
+        hints: for each memory, what cues say of the pixels of each of its images, (n, c, h, w), as logits.
+        """
+        each = [
+            (n, i) for n, box in enumerate(self.boxes) for i, one in enumerate(box.found) if one.outside > EXACT
+        ]
+        if not (each and self.model.config.binary):
             return
-        for number, box in enumerate(self.boxes):
-            for i, one in enumerate(box.found):
-                if one.outside < EXACT:
-                    continue
-                others = [other.u[:, None] * other.u for j, other in enumerate(box.found) if j != i]
-                left = box.whole - torch.stack(others).sum(0) if others else box.whole
-                codes = self.frames.codes[number]
-                likelihood = self.model.decode(unit(one.u @ left)[None].to(codes) @ codes)
-                doubt = (likelihood.mean - one.x).abs()[0]
-                x, u, outside = self.repair(number, left, one.x, doubt)
-                if outside < one.outside:
-                    box.found[i] = Found(unit(u @ left), x, outside)
+        numbers, ones = [number for number, _ in each], [self.boxes[number].found[i] for number, i in each]
+        left, codes = torch.stack([self.without(*one) for one in each]), self.frames.codes[numbers]
+        u, x = torch.stack([one.u for one in ones])[:, None], torch.stack([one.x for one in ones])
+        read = self.model.decode((unit(u @ left).to(codes) @ codes)[:, 0])
+        if hints is not None and isinstance(read, Bernoulli):
+            read = Bernoulli(read.logits + torch.stack([hints[number][i] for number, i in each]))
+            x = read.mode()
+        repaired = self.repair(numbers, left, x, (read.mean - x).abs())
+        for (number, i), space, image, vector, outside in zip(each, left, *repaired, strict=True):
+            if float(outside) < self.boxes[number].found[i].outside:
+                self.boxes[number].found[i] = Found(unit(vector @ space), image, float(outside))
+
+    def without(self, number: int, i: int) -> Float[Tensor, "K K"]:
+        """The projection on what all that was found in a memory, but for one, leaves."""
+        box = self.boxes[number]
+        return box.whole - sum((one.u[:, None] * one.u for j, one in enumerate(box.found) if j != i), 0 * box.whole)
+
+
+class Broken(NamedTuple):
+    """Images in repair, and the beams of their searches."""
+
+    place: Int64[Tensor, "n"]
+    """Which of all."""
+    codes: Float[Tensor, "n K C"]
+    back: Float[Tensor, "n C K"]
+    left: Float[Tensor, "n K K"]
+    unsure: Int64[Tensor, "n t"]
+    """The pixels that the decoder was least sure of."""
+    pool: Float[Tensor, "n p c h w"]
+    seen: Float[Tensor, "n s"]
+    """The names of all that was tried."""
+    far: Float[Tensor, "n"]
+    """The least distance up to now."""
+    idle: Int64[Tensor, "n"]
+    """Changes since then."""
+
+    def some(self, which: Bool[Tensor, "n"]) -> "Broken":
+        return Broken(*(part[which] for part in self))
+
+    def away(self, z: Float[Tensor, "n p C"]) -> Float[Tensor, "n p"]:
+        """How far codes are from what is left."""
+        return (z - nearest(z @ self.back, self.left) @ self.codes).norm(dim=-1) / z.norm(dim=-1).clamp(min=1e-12)
+
+
+def names(x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b"]:
+    """Numbers by which binary images are told apart; whole, so that no order of summation changes them."""
+    each = torch.randint(2**40, x.shape[-3:], generator=torch.Generator().manual_seed(0)).double()
+    return x.double().flatten(-3) @ each.flatten().to(x.device)
+
+
+def again(called: Float[Tensor, "n p"], seen: Float[Tensor, "n s"]) -> Bool[Tensor, "n p"]:
+    """Which names were seen already, or come earlier among the same."""
+    twice = (called[:, :, None] == called[:, None]).tril(-1).any(-1)
+    return twice | (called[:, :, None] == seen[:, None]).any(-1)
+
+
+def fewer(z: Float[Tensor, "B N C"], anew: Bool[Tensor, "B N"], n: int) -> tuple[Tensor, Tensor]:
+    """n searches of each memory, those last that have begun anew."""
+    order = anew.int().argsort(dim=-1, stable=True)[:, :n]
+    return z.take_along_dim(order[..., None].to(z.device), 1), anew.take_along_dim(order, 1)
 
 
 def nearest(u: Float[Tensor, "*b N K"], left: Float[Tensor, "*b K K"]) -> Float[Tensor, "*b N K"]:
@@ -573,11 +695,11 @@ def unit(u: Float[Tensor, "*b K"]) -> Float[Tensor, "*b K"]:
     return u / u.norm(dim=-1, keepdim=True).clamp(min=1e-12)
 
 
-def changed(x: Float[Tensor, "n c h w"], which: Int64[Tensor, "n m"]) -> Float[Tensor, "nm c h w"]:
+def changed(x: Float[Tensor, "n p c h w"], which: Int64[Tensor, "n p m"]) -> Float[Tensor, "n pm c h w"]:
     """Binary images with one pixel changed, each of `which`."""
-    flat = x.flatten(1)[:, None].repeat(1, which.shape[1], 1)
-    flat.scatter_(2, which[..., None], 1 - flat.gather(2, which[..., None]))
-    return flat.reshape(-1, *x.shape[1:])
+    flat = x.flatten(2)[:, :, None].repeat(1, 1, which.shape[-1], 1)
+    flat.scatter_(3, which[..., None], 1 - flat.gather(3, which[..., None]))
+    return flat.reshape(len(x), -1, *x.shape[2:])
 
 
 def opened(

@@ -143,11 +143,14 @@ class Descent(Method):
         found = frame.recognise(frame.Frames.of(at.model, flat.state), y, m, known)
         w = flat.address(found.x)
         first = Snapshot(found.x, w, flat.energy(flat.decode(w), found.x, w), found.certified)
-        rest = (~found.there).any(-1).nonzero()[:, 0]
+        rest = (~found.there).any(-1).nonzero()
         if len(rest):
-            some = flat.some(rest)
-            inferred = some.settle(search.infer(some, y[rest], self.noise, None if m is None else m[rest]))
-            first = first.put(rest, found.there[rest], inferred)
+            some, there = flat.some(rest[:, 0]), found.there[rest[:, 0]]
+            few = there.int().argsort(dim=-1, stable=True)[
+                :, : int((~there).sum(-1).max())
+            ]  # in each memory, the others
+            inferred = search.infer(some, y[rest, few], self.noise, None if m is None else m[rest, few])
+            first = first.put(rest, few, there.take_along_dim(few, -1), some.settle(inferred))
         return first.unflatten(x.shape[:-3]), found.there.reshape(x.shape[:-3])
 
     def from_draw(self, at: Reader, here: Snapshot) -> Iterator[Snapshot]:

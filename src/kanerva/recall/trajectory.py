@@ -32,12 +32,21 @@ class Snapshot(NamedTuple):
         x, w, energy = map(choose, self[:3], other[:3])
         return Snapshot(x, w, energy, here)
 
-    def put(self, which: Int64[Tensor, "n"], keep: Bool[Tensor, "n Q"], other: "Snapshot") -> "Snapshot":
-        """This, with the other for cues that are not kept in some memories of the first axis."""
-        mine = Snapshot(*(None if part is None else part[which] for part in self))  # type: ignore[arg-type]
+    def put(
+        self,
+        rows: Int64[Tensor, "n 1"],
+        columns: Int64[Tensor, "n m"],
+        keep: Bool[Tensor, "n m"],
+        other: "Snapshot",
+    ) -> "Snapshot":
+        """This, with the other for cues of these rows and columns that are not to be kept."""
+        mine = Snapshot(*(None if part is None else part[rows, columns] for part in self))  # type: ignore[arg-type]
         mixed = mine.where(keep, other)
         return Snapshot(
-            *(a if a is None or b is None else a.index_copy(0, which, b) for a, b in zip(self, mixed, strict=True))  # type: ignore[arg-type]
+            *(
+                a if a is None or b is None else a.index_put((rows, columns), b)
+                for a, b in zip(self, mixed, strict=True)
+            )  # type: ignore[arg-type]
         )
 
     def unflatten(self, axes: tuple[int, ...]) -> "Snapshot":
