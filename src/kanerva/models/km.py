@@ -18,8 +18,8 @@ With the last term, `forward` gives a true bound on ln p(X). The paper takes R f
 score does: `memory = "mean"`. `kanerva evaluate` reports both numbers.
 
 As with the DKM, training also descends L_AE, which no score counts; keys begin with small variances, and q(z) half
-way between e(x) and wᵀR. Before these three, keys and latents fell back to their priors (seen with the memory at its
-mean: KL below 0.01 after 500 steps, and nothing learned from then on).
+way between e(x) and wᵀR. Before these three, keys and latents fell back to their priors (seen with the memory at
+its mean: KL below 0.01 after 500 steps, and nothing learned from then on).
 """
 
 import math
