@@ -622,16 +622,6 @@ def test_images_are_told_apart_by_name() -> None:
     assert frame.again(called, frame.names(x)).tolist() == [[False, False, True, False, True]]
 
 
-def test_searches_that_began_anew_are_left_out_first() -> None:
-    z, anew = (
-        torch.arange(8.0).reshape(2, 4, 1),
-        torch.tensor([[True, False, True, False], [False, True, True, True]]),
-    )
-    kept, left = frame.fewer(z, anew, 3)
-    assert kept[..., 0].tolist() == [[1, 3, 0], [4, 5, 6]]
-    assert left.tolist() == [[False, False, True], [False, True, True]]
-
-
 def test_hints_add_up_over_the_cues_of_an_image() -> None:
     x = bits(2)
     box = frame.Box(torch.eye(2), torch.eye(2), 2, False, [frame.Found(torch.eye(2)[i], x[i], 0.0) for i in (0, 1)])
