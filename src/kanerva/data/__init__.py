@@ -66,8 +66,8 @@ def find(name: str | os.PathLike[str]) -> str:
         return key
     if not _is_path(name):
         raise ValueError(
-            f"name: expected one of {', '.join(SETS)}, or a path to a folder of images or an .npy or .npz "
-            f"file, got {key!r}{nearest(key, SETS)}"
+            f"name: expected one of {', '.join(SETS)}, or a path to {images.SOURCES}, "
+            f"got {key!r}{nearest(key, SETS)}"
         )
     return "images"
 
@@ -84,6 +84,7 @@ def _is_path(name: str | os.PathLike[str]) -> bool:
     return (
         not isinstance(name, str)
         or any(s in text for s in separators)
-        or text.endswith((".npy", ".npz"))
+        or text.endswith((".npy", ".npz", *images.SUFFIXES))
+        or ".tfrecord" in text
         or Path(text).expanduser().exists()
     )
