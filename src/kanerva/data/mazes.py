@@ -33,7 +33,7 @@ FRAMES = 64
 CELLS, ROOMS = 15, 6
 # Of the walls between two regions that are connected already, the share that is opened all the same: loops.
 LOOPS = 0.05
-# Texels a side: at 64×64 a ray meets no wall that is nearer than AHEAD with less than one texel to itself.
+# Texels a side: the rays of a 64×64 frame that meet a wall at AHEAD are 1.6 texels apart.
 TEXELS = 256
 # Least distance in cells of the eye from any wall, and of what is seen in the middle half of the picture.
 LEAST, AHEAD = 0.25, 0.8
@@ -57,7 +57,7 @@ def load(split: str = "train", size: int = 32) -> ClassImages:
         return whole and source is not None and (version is None or str(source) == version)
 
     def make() -> Arrays:
-        return {"frames": draw(split, size), "labmaze": np.array(version)}
+        return {"frames": draw(split, size), "labmaze": np.array(version or "")}
 
     frames = cached(f"mazes-v{RECIPE}-{size}-{split}.npz", make, valid)["frames"]
     first = 0 if split == "train" else MAZES["train"]
@@ -189,7 +189,7 @@ def _labmaze(module: str = "labmaze") -> Any:
     except ImportError as error:
         raise ModuleNotFoundError(
             f"mazes: expected the package labmaze, which has their plans and textures, but it cannot be imported "
-            f"({error}); pip install 'kanerva[mazes]' brings it",
+            f"({error}); pip install 'kanerva[mazes]' brings it, on Python up to 3.12",
             name="labmaze",
         ) from error
 
