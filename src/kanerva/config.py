@@ -19,11 +19,11 @@ class DataConfig:
     """The images."""
 
     dataset: str = "glyphs"
-    """glyphs (built in), omniglot, or the path of your own folder of images or .npy/.npz array."""
+    """glyphs (built in), omniglot, mazes (kanerva[mazes]), or the path of your own images: a folder or a file."""
     data_dir: str | None = None
     """Where the files of omniglot are; else $KANERVA_DATA, else the user's cache."""
     size: int | None = None
-    """Your own images: resize to this height and width."""
+    """Your own images: resize to this height and width. Mazes: 32 (as the paper has them) or 64."""
     binary: float | None = None
     """Your own images: black and white, split at this share of full brightness; otherwise grey or colour."""
     invert: bool = False
