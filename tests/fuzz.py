@@ -37,6 +37,7 @@ import torch
 from PIL import Image
 
 import kanerva
+import records
 from kanerva import checkpoint, files, models, report, storage
 from kanerva.data import omniglot
 from kanerva.distributed import World
@@ -207,6 +208,9 @@ def put_images(folder: Path) -> None:
         (folder / kind).mkdir()
         for i in range(2):
             Image.fromarray(pixels + i).save(folder / kind / f"{i}.{kind}")
+        if kind in ("png", "gif", "webp"):
+            frames = [Image.fromarray(pixels + i) for i in range(3)]
+            frames[0].save(folder / kind / f"moving.{kind}", save_all=True, append_images=frames[1:])
 
 
 def put_arrays(folder: Path) -> None:
@@ -216,6 +220,22 @@ def put_arrays(folder: Path) -> None:
 
 def put_array(folder: Path) -> None:
     np.save(folder / "a.npy", np.random.default_rng(0).integers(0, 256, (12, 5, 6), np.uint8))
+
+
+def put_videos(folder: Path) -> None:
+    for number in range(2):
+        pixels = np.random.default_rng(number).integers(0, 256, (4, 5, 6, 3), np.uint8)
+        np.savez_compressed(folder / f"{number}.npz", video=pixels, actions=np.arange(4))
+
+
+def put_records(folder: Path) -> None:
+    for split in ("train", "test"):
+        examples = []
+        for number in range(3):
+            out = io.BytesIO()
+            Image.fromarray(np.random.default_rng(number).integers(0, 256, (8, 8, 3), np.uint8)).save(out, "JPEG")
+            examples.append(records.example(image=out.getvalue(), label=number))
+        records.write(folder / f"x-{split}.tfrecord-00000-of-00001", *examples)
 
 
 def read_images(folder: Path) -> tuple[torch.Tensor, ...]:
@@ -278,6 +298,8 @@ TARGETS = {
     "description to resume from": Target(put_checkpoint, read_state, describe_otherwise),
     "run": Target(put_run, read_run, change(bytes_of, text_of), share=5),
     "folder of images": Target(put_images, read_images, change(bytes_of)),
+    "videos": Target(put_videos, read_images, change(bytes_of)),
+    "tfrecords": Target(put_records, read_images, change(bytes_of)),
     "npz": Target(put_arrays, read_images, change(bytes_of), same_images),
     "npy": Target(put_array, read_images, change(bytes_of, text_of)),
     "cache": Target(put_cache, read_cache, change(bytes_of), same_images),

@@ -108,11 +108,11 @@ def test_every_field_has_its_help(kind: type) -> None:
         ),
         (
             ["train", "dmo"],
-            "preset: expected one of demo, omniglot-paper, omniglot, omniglot-vae, got 'dmo'; did you mean 'demo'?",
+            f"preset: expected one of {', '.join(PRESETS)}, got 'dmo'; did you mean 'demo'?",
         ),
         (
             ["train"],
-            "preset: expected one of demo, omniglot-paper, omniglot, omniglot-vae, or --resume RUN, got none",
+            f"preset: expected one of {', '.join(PRESETS)}, or --resume RUN, got none",
         ),
         (["train", "--steps", "3"], "or --resume RUN, got --steps; see kanerva train --help"),
         (["train", "--resume"], "or --resume RUN, got --resume; see kanerva train --help"),
@@ -416,7 +416,7 @@ def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["capacity", "denoising", "sampling", "basins", "order", "fixed-points", "inside"]
+    names = ["capacity", "denoising", "sampling", "basins", "order", "fixed-points", "rivals", "inside"]
     text = said(capsys, "experiment")
     assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == names
     assert said(capsys, "experiment", "--help") == text

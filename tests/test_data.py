@@ -316,7 +316,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "an unknown set": (
         lambda: load("omniglott"),
         ValueError,
-        r"name: expected one of glyphs, omniglot, images, or a path .* got 'omniglott'; did you mean 'omniglot'\?",
+        r"name: expected one of glyphs, omniglot, mazes, images, or a path .*; did you mean 'omniglot'\?",
     ),
     "a set like no other": (lambda: load("zzz"), ValueError, r"name: .* got 'zzz'$"),
     "an unknown split": (

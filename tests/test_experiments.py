@@ -135,6 +135,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return ["--checkpoint", "toy", "--dataset", str(patterns(tmp_path)), "--device", "cpu", "--smoke"]
 
 
+FIGURES = {"capacity": 1, "denoising": 3, "sampling": 3, "basins": 1, "rivals": 2}
 ANY = [name for name in EXPERIMENTS if experiments.find(name).NEEDS is None]
 
 
@@ -144,7 +145,7 @@ def test_any_model_takes_part(name: str, toy: list[str], capsys: pytest.CaptureF
     out, err = capsys.readouterr()
     path = Path("runs/toy/experiments/smoke") / f"{name}.json"
     assert str(path) in out.splitlines()
-    assert len(experiments.figures(path)) == {"capacity": 1, "denoising": 3, "sampling": 3, "basins": 1}[name]
+    assert len(experiments.figures(path)) == FIGURES[name]
     slice_needs = "basins: toy: the energy slice needs a DKM, and is left out\n"
     assert err == (slice_needs if name == "basins" else "")
     # the folder has results and no checkpoint; they say what it is

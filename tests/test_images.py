@@ -481,3 +481,107 @@ def test_an_image_of_another_size_ends_the_reading(tmp_path: Path) -> None:
     (root / "a" / "002.png").write_bytes(b"none")
     with pytest.raises(ValueError, match=r"001.png: expected 6×6 .* got 7×7"):
         load(root)
+
+
+# videos
+
+
+def clip(path: Path, values: range, side: int = 4) -> Path:
+    """A video whose frames are of one grey each."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frames = np.array(values, np.uint8)[:, None, None, None] * np.ones((1, side, side, 3), np.uint8)
+    np.savez_compressed(path, video=frames, actions=np.zeros(len(frames), np.int64))
+    return path
+
+
+def test_a_video_is_a_class(tmp_path: Path) -> None:
+    for number in range(12):
+        clip(tmp_path / "set" / f"{number:02d}.npz", range(5 * number, 5 * number + 5))
+    train, test = splits(tmp_path / "set")
+    assert train.shape == (3, 4, 4)
+    assert (train.num_classes, test.num_classes) == (9, 3)
+    assert not set(train.labels) & set(test.labels)
+    for images in (train, test):
+        assert (images.count == 5).all()
+        for label, start in zip(images.labels, images.start, strict=True):
+            assert values(images)[start : start + 5] == [5 * int(label[:2]) + i for i in range(5)]
+    assert load(tmp_path / "set", size=2, channels=1).shape == (1, 2, 2)
+
+
+def test_one_video(tmp_path: Path) -> None:
+    train, test = splits(clip(tmp_path / "a.npz", range(8)))
+    assert train.labels == test.labels == ("a.npz",)
+    assert (len(train), len(test)) == (6, 2)
+    assert sorted(values(train) + values(test)) == list(range(8))
+
+
+def test_videos_in_folders_of_splits_are_split_like_that(tmp_path: Path) -> None:
+    for number, split in enumerate(("train", "test", "val")):
+        clip(tmp_path / split / "0.npz", range(10 * number, 10 * number + 3))
+    train, test = splits(tmp_path)
+    assert (values(train), train.labels) == ([0, 1, 2], ("train/0.npz",))
+    assert (values(test), test.labels) == ([10, 11, 12], ("test/0.npz",))
+
+
+def moving(path: Path, count: int = 4, kind: str = "gif") -> Path:
+    frames = [Image.fromarray(np.full((6, 6, 3), 20 * i, np.uint8)) for i in range(count)]
+    path.mkdir(parents=True, exist_ok=True)
+    options: dict[str, Any] = {"lossless": True} if kind == "webp" else {}
+    frames[0].save(path / f"m.{kind}", save_all=True, append_images=frames[1:], **options)
+    return path / f"m.{kind}"
+
+
+@pytest.mark.parametrize("kind", ["gif", "png", "webp"])
+def test_a_picture_that_moves_is_a_class_of_its_frames(tmp_path: Path, kind: str) -> None:
+    path = moving(tmp_path, kind=kind)
+    for name in (path, tmp_path):
+        images = load(name, holdout=0.0)
+        assert images.labels == (f"m.{kind}",)
+        assert values(images) == [0, 20, 40, 60]
+    (tmp_path / "a").mkdir()
+    path.rename(tmp_path / "a" / path.name)
+    for i in range(2):
+        Image.fromarray(np.full((6, 6, 3), i, np.uint8)).save(tmp_path / "a" / f"{i}.png")
+    images = load(tmp_path, holdout=0.0)
+    assert dict(zip(images.labels, images.count.tolist(), strict=True)) == {"a": 2, f"a/m.{kind}": 4}
+
+
+def test_the_pages_of_a_tiff_are_not_frames(tmp_path: Path) -> None:
+    assert len(load(moving(tmp_path, kind="tiff"), holdout=0.0)) == 1
+
+
+def test_damaged_videos_are_named(tmp_path: Path) -> None:
+    clip(tmp_path / "set" / "0.npz", range(3))
+    path = clip(tmp_path / "set" / "1.npz", range(3))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    with pytest.raises(ValueError, match=r"1.npz: expected arrays saved by numpy"):
+        load(tmp_path / "set")
+    np.savez(path, images=np.zeros((3, 4, 4, 3), np.uint8))
+    with pytest.raises(ValueError, match=r"1.npz: .* no key `video`, only images"):
+        load(tmp_path / "set")
+    np.savez(path, video=np.zeros((3, 4, 4, 3, 3), np.uint8))
+    with pytest.raises(ValueError, match=r"1.npz: expected images N×height×width .* got shape \(3, 4, 4, 3, 3\)"):
+        load(tmp_path / "set")
+    clip(path, range(3), side=5)
+    with pytest.raises(ValueError, match=r"1.npz: expected 4×4 .* like 0.npz, got 5×5"):
+        load(tmp_path / "set")
+    torn = moving(tmp_path, kind="gif")
+    torn.write_bytes(torn.read_bytes()[:40])
+    with pytest.raises(ValueError, match=r"m.gif: expected an image, but it cannot be read"):
+        load(torn)
+
+
+@pytest.mark.parametrize("many", ["videos", "frames"])
+def test_more_than_there_is_room_for_is_not_gathered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: str
+) -> None:
+    monkeypatch.setattr(files, "FREE", 1_000)
+    monkeypatch.setattr(files, "memory", lambda: 4_000)
+    if many == "videos":
+        for number in range(9):
+            clip(tmp_path / "set" / f"{number}.npz", range(3))
+    else:
+        moving(tmp_path / "set", 12)
+    with pytest.raises(ValueError, match=r"set: \d+ images of .* expected at most a quarter"):
+        load(tmp_path / "set")

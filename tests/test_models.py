@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import kanerva
 from kanerva import MODELS, CodecConfig, Model, Recall, subject
@@ -123,6 +124,24 @@ def test_forward_gives_finite_terms(model: Model) -> None:
         assert terms.log_lik is not None
 
 
+def test_reading_what_was_written_has_the_terms_of_forward(model: Model) -> None:
+    """All but KL(M), which is of writing."""
+    model.to(torch.float64)
+    x, other = images(model, 2, 4), images(model, 2, 4, seed=1)
+    state = model.write(x)
+    terms = model.given(state, x, generator())
+    if terms is None:
+        return
+    for one, wanted in zip(terms[:3], model(x, generator())[:3], strict=True):
+        assert (one is None) == (wanted is None)
+        if one is not None and wanted is not None:
+            torch.testing.assert_close(one, wanted)
+    new = model.given(state, other, generator())
+    assert new is not None
+    assert new.log_lik.shape == (2, 4)
+    assert new.kl_memory is None
+
+
 def test_every_weight_has_a_gradient(model: Model) -> None:
     weights = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not model.UNTRAINED:
@@ -135,6 +154,30 @@ def test_forward_is_the_same_under_a_seed(model: Model) -> None:
     x = images(model, 2, 4)
     for one, other in zip(model(x, generator(3)), model(x, generator(3)), strict=True):
         assert one is other is None or torch.equal(one, other)
+
+
+def test_a_step_reads_nothing_on_the_host(model: Model) -> None:
+    """So that a CUDA graph can capture it: no number is brought to the device, and none is looked at."""
+    x = images(model, 2, 4)
+    with HostReads() as reads, kanerva.checks.deep_checks(False):
+        loss = kanerva.objective.loss(model(x, generator()))
+        if not model.UNTRAINED:
+            loss.backward()
+    assert model.UNTRAINED or reads.found == set()
+
+
+class HostReads(TorchDispatchMode):
+    """Notes operators that make a tensor of numbers of the host, or numbers of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in {"lift_fresh", "_local_scalar_dense", "nonzero", "linalg_svd", "_linalg_svd", "_linalg_eigh"}:
+            self.found.add(name)
+        return func(*args, **(kwargs or {}))
 
 
 def test_it_is_evaluated(model: Model) -> None:

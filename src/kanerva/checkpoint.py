@@ -3,8 +3,9 @@
 import contextlib
 import json
 import math
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,9 @@ class Run:
     optimizer: torch.optim.Optimizer
     step: int = 0
     best: float = math.inf
+    spent: float = 0.0
+    """Seconds of training before this session."""
+    began: float = field(default_factory=time.perf_counter)
 
     def best_weights(self) -> Model:
         """The model to evaluate: the averaged one, where there is one."""
@@ -66,6 +70,7 @@ class Run:
             "step": self.step,
             "best": self.best if math.isfinite(self.best) else None,
             "random": {"seed": self.config.train.seed, "step": self.step},
+            "seconds": round(self.spent + time.perf_counter() - self.began, 1),
         }
         still_ours(path.parent)
         storage.save(path, tensors, about, parents=False)
@@ -89,6 +94,7 @@ class Run:
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(optimizer)
         self.step, self.best = step, best
+        self.spent = seconds(about) or 0.0
 
     def _optimizer_state(self, tensors: dict[str, Tensor], path: Path, step: int) -> dict[str, Any]:
         """The saved state of the optimiser, in the form that it takes; it must fit."""
@@ -118,6 +124,12 @@ def progress(about: dict[str, Any], path: Path) -> tuple[int, float]:
     if not isinstance(best, float) or not math.isfinite(best):
         raise ValueError(f"{path}: best: expected a score or null, got {best!r}")
     return step, best
+
+
+def seconds(about: dict[str, Any]) -> float | None:
+    """How long a checkpoint says that its run has trained; None where it does not say."""
+    found = about.get("seconds")
+    return found if isinstance(found, float) and 0 <= found < math.inf else None
 
 
 def optimizer_key(full: str, name: str) -> str | None:

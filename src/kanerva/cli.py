@@ -81,7 +81,7 @@ def fail(command: str, error: Exception) -> NoReturn:
         text = f"out of memory ({first_line(error)}); make smaller: {COMMANDS[command][1]}"
     elif isinstance(error, RuntimeError):
         text = first_line(error)
-    elif not isinstance(error, ValueError | TypeError | OSError):
+    elif not isinstance(error, ValueError | TypeError | OSError | ModuleNotFoundError):
         text = f"{first_line(error)}; this was not foreseen: KANERVA_TRACEBACK=1 shows where it happened"
     sys.exit(f"kanerva: {text}")
 

@@ -61,7 +61,7 @@ class Evaluate:
     """A checkpoint, the folder of a run (its last one), a pretrained model (omniglot), or a model without training:
     nearest, hopfield, or hopfield:CHECKPOINT for Hopfield retrieval on the codes of a model."""
     dataset: str | None = None
-    """Other images than those it was trained on: glyphs, omniglot or a path."""
+    """Other images than those it was trained on: glyphs, omniglot, mazes or a path."""
     data_dir: str | None = None
     """Where the files of omniglot are."""
     length: int = 32

@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -19,11 +19,11 @@ class DataConfig:
     """The images."""
 
     dataset: str = "glyphs"
-    """glyphs (built in), omniglot, or the path of your own folder of images or .npy/.npz array."""
+    """glyphs (built in), omniglot, mazes (kanerva[mazes]), or the path of your own images: a folder or a file."""
     data_dir: str | None = None
     """Where the files of omniglot are; else $KANERVA_DATA, else the user's cache."""
     size: int | None = None
-    """Your own images: resize to this height and width."""
+    """Your own images: resize to this height and width. Mazes: 32 (as the paper has them) or 64."""
     binary: float | None = None
     """Your own images: black and white, split at this share of full brightness; otherwise grey or colour."""
     invert: bool = False
@@ -151,14 +151,32 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
 }
 
 
-def with_model(config: RunConfig, name: str) -> RunConfig:
-    """The same run with another kind of model, which takes over the settings that the two have in common."""
+def with_model(config: RunConfig, name: str, **fields: Any) -> RunConfig:
+    """The same run with another kind of model, which takes over the settings that the two have in common.
+
+    `fields` are settings of its own.
+    """
     kind, old = find(name).Config, config.model
     shared = {f.name: getattr(old, f.name) for f in dataclasses.fields(kind) if hasattr(old, f.name)}
-    return dataclasses.replace(config, model=kind(**shared))
+    return dataclasses.replace(config, model=kind(**(shared | fields)))
 
 
 PRESETS["omniglot-vae"] = (
     "A variational autoencoder with the codec and the training of omniglot, and no memory.",
     with_model(PRESETS["omniglot"][1], "vae"),
+)
+PRESETS["omniglot-km"] = (
+    "A Kanerva Machine of the published size, 64 rows, with the codec and the training of omniglot.",
+    with_model(PRESETS["omniglot"][1], "km", rows=64, memory="mean"),
+)
+PRESETS["omniglot-gpm"] = (
+    "A generative pseudo-inverse memory, with the codec and the training of omniglot.",
+    with_model(PRESETS["omniglot"][1], "gpm", memory="mean"),
+)
+PRESETS["omniglot-dnc"] = (
+    "A differentiable neural computer with a memory of 64×100, with the codec and the training of omniglot.",
+    dataclasses.replace(
+        with_model(PRESETS["omniglot"][1], "dnc", rows=64),
+        train=dataclasses.replace(PRESETS["omniglot"][1].train, steps=20_000),
+    ),
 )

@@ -1,6 +1,8 @@
 """Scores on images that the model has not seen."""
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -74,7 +76,7 @@ def evaluate(
     other = torch.Generator(device).manual_seed(seed + 1)  # so that extra scores leave the first ones as they are
     rounds = max(2, math.ceil(count / (length * batch)))
     rows, extras = [], []
-    with bar("evaluating", rounds * batch * length) as advance:
+    with bar("evaluating", rounds * batch * length) as advance, not_training(model):
         for _ in range(rounds):
             x = model.dequantise(episodes(images, batch, length, classes, generator), generator)
             rows.append(objective.parts(model(x, generator)))
@@ -95,6 +97,17 @@ def evaluate(
         seed=seed,
         extra={name: {"mean": float(values.mean()), "stderr": stderr(values)} for name, values in more.items()},
     )
+
+
+@contextlib.contextmanager
+def not_training(model: Model) -> Iterator[None]:
+    """What a model does while it is trained alone, such as corrupting cues, is left out."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
 
 
 def together(rows: list[dict[str, Tensor]]) -> dict[str, Float[Tensor, "episodes"]]:

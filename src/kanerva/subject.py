@@ -84,7 +84,7 @@ def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | st
 
 def origin(found: Source, config: DataConfig) -> dict[str, Any]:
     """Where a model and its images come from, for the file of results."""
-    about = {key: found.about.get(key) for key in ("step", "crc32")}
+    about = {key: found.about.get(key) for key in ("step", "seconds", "crc32")}
     return {"checkpoint": found.place, "kind": found.kind, **about, "dataset": config.dataset}
 
 

@@ -1,8 +1,8 @@
 """Images by class, and episodes drawn from them.
 
-`load` finds a data set by name (`glyphs`, which needs no download, or `omniglot`) or reads the user's own images
-from a path; `episodes` draws batches of episodes where the images lie; `augment` changes images at random. `flips`,
-`noise`, `block`, `half` and `salt_and_pepper` damage images, to be recalled.
+`load` finds a data set by name (`glyphs`, which needs no download, `omniglot`, or `mazes`, in colour) or reads the
+user's own images from a path; `episodes` draws batches of episodes where the images lie; `augment` changes images
+at random. `flips`, `noise`, `block`, `half` and `salt_and_pepper` damage images, to be recalled.
 """
 
 import inspect
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..spelling import nearest as nearest
-from . import glyphs, images, omniglot
+from . import glyphs, images, mazes, omniglot
 from .augment import augment
 from .corruption import Cue, block, flips, half, noise, salt_and_pepper
 from .episodes import ClassImages, episodes
@@ -33,6 +33,7 @@ __all__ = [
 SETS: dict[str, Callable[..., ClassImages]] = {
     "glyphs": glyphs.load,
     "omniglot": omniglot.load,
+    "mazes": mazes.load,
     "images": images.load,
 }
 SPLITS = ("train", "test")
@@ -41,8 +42,8 @@ SPLITS = ("train", "test")
 def load(name: str | os.PathLike[str], split: str = "train", **given: Any) -> ClassImages:
     """Load one split of a data set; the classes (or at least the images) of the two splits are disjoint.
 
-    name: "glyphs"; "omniglot" (option data_dir); or a folder or array file of your own (options of
-    `kanerva.data.images.load`: size, binary, invert, channels, holdout), also as "images" with path=….
+    name: "glyphs"; "omniglot" (option data_dir); "mazes" (option size: 32 or 64); or a folder or file of your own
+    (options of `kanerva.data.images.load`: size, binary, invert, channels, holdout), also as "images" with path=….
     """
     if split not in SPLITS:
         raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}{nearest(split, SPLITS)}")
@@ -65,8 +66,8 @@ def find(name: str | os.PathLike[str]) -> str:
         return key
     if not _is_path(name):
         raise ValueError(
-            f"name: expected one of {', '.join(SETS)}, or a path to a folder of images or an .npy or .npz "
-            f"file, got {key!r}{nearest(key, SETS)}"
+            f"name: expected one of {', '.join(SETS)}, or a path to {images.SOURCES}, "
+            f"got {key!r}{nearest(key, SETS)}"
         )
     return "images"
 
@@ -83,6 +84,7 @@ def _is_path(name: str | os.PathLike[str]) -> bool:
     return (
         not isinstance(name, str)
         or any(s in text for s in separators)
-        or text.endswith((".npy", ".npz"))
+        or text.endswith((".npy", ".npz", *images.SUFFIXES))
+        or ".tfrecord" in text
         or Path(text).expanduser().exists()
     )

@@ -1,14 +1,25 @@
-"""The user's own images: a folder of image files, or an array in an .npy or .npz file.
+"""The user's own images: image files, arrays, videos or TFRecords, in a folder or one file.
 
-Folder: images in sub-folders belong to the class of the folder that holds them, at any depth; in a flat folder each
-image is a class of its own, so that an episode of n classes holds n different images.
+Image files: those in sub-folders belong to the class of the folder that holds them, at any depth; in a flat folder
+each image is a class of its own, so that an episode of n classes holds n different images. A GIF, PNG or WebP that
+moves is a class of its own, of all its frames.
 Array: images N×height×width or N×height×width×channels, as uint8, bool or floating point on [0, 1]; in an .npz
 under the key `images`, with optional `labels` (N); without labels each image is a class of its own.
+Videos: .npz files with such an array under the key `video`, as TECO's data sets are; a file is a class.
+TFRecords, as TensorFlow Datasets writes them (dmlab): files with .tfrecord in their names, of tf.train.Example
+messages with an encoded `image` and, for its class, a `label`; without it each image is a class of its own.
+Videos in folders train/ and test/, and TFRecords named …-train.tfrecord… and …-test.tfrecord…, are split as these
+say; others beside them are left out.
 """
 
+import contextlib
+import functools
+import io
 import os
+import re
 import warnings
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +31,17 @@ from ..progress import bar
 from .episodes import ClassImages
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
+# Kinds of files whose pictures are the frames of one; in a TIFF or a JPEG they are something else.
+MOVING = ("GIF", "PNG", "WEBP")
 # With fewer classes than this, holding out whole classes leaves too few of them on either side.
 FEW = 10
 # Pixels of one image that are resized to; Pillow takes about as many for a trap.
 MOST = 10**8
 
 Array = np.ndarray[Any, np.dtype[Any]]
+# An image (height, width, 1 or 3), the name of its class, and where it was found.
+Found = tuple[Array, str, str]
+SOURCES = "a folder or file of images, an .npy or .npz file, or TFRecords"
 
 
 def load(
@@ -43,28 +59,30 @@ def load(
     be of one size. invert: black becomes white. binary: values of at least this share of white become 1, the others
     0 (True: 0.5); None keeps grey or colour, except for arrays that hold only 0 and 1. channels: 1 or 3; None keeps
     colour where there is any. holdout: the share kept for the test split: of classes, or, of fewer than 10 classes,
-    of the images of each. Transparent parts are white.
+    of the images of each; not asked for where the files say themselves what is for tests. Transparent parts are
+    white.
     """
     if path is None:
-        raise ValueError("path: expected a folder of images or an .npy or .npz file, got none")
+        raise ValueError(f"path: expected {SOURCES}, got none")
     if channels not in (None, 1, 3):
         raise ValueError(f"channels: expected 1 (grey), 3 (colour) or None, got {channels!r}")
     if not 0 <= holdout < 1:
         raise ValueError(f"holdout: expected a share from 0 to less than 1, got {holdout!r}")
     path, threshold, wanted = Path(path).expanduser(), _threshold(binary, channels), _size(size)
-    if path.is_dir():
-        pixels, labels = _folder(path, wanted, 1 if threshold is not None else channels)
-    elif path.is_file():
-        pixels, labels, bits = _array_file(path, wanted, 1 if threshold is not None else channels)
+    depth, ready = 1 if threshold is not None else channels, False
+    if not path.is_dir() and not path.is_file():
+        raise FileNotFoundError(f"{path}: expected {SOURCES}, got no such file")
+    if path.is_dir() or is_frames(path):
+        pixels, labels, ready = _files(path, wanted, depth, split)
+    else:
+        pixels, labels, bits = _array_file(path, wanted, depth)
         if bits and binary is None and pixels.shape[1] == 1:
             threshold = 0.5
-    else:
-        raise FileNotFoundError(f"{path}: expected a folder of images or an .npy or .npz file, got no such file")
     if invert:
         pixels = 255 - pixels
     if threshold is not None:
         pixels = (pixels >= threshold * 255).astype(np.uint8)
-    chosen = _split(path, labels, split, holdout)
+    chosen = np.arange(len(labels)) if ready else _split(path, labels, split, holdout)
     return ClassImages.from_labels(
         pixels[chosen], labels[chosen], binary=threshold is not None, name=_shown(Path(path.name)), split=split
     )
@@ -93,40 +111,151 @@ def _size(size: Any) -> tuple[int, int] | None:
     return pair
 
 
-def _folder(folder: Path, size: tuple[int, int] | None, channels: int | None) -> tuple[Array, Array]:
-    """Read every image file below a folder: uint8 (N, channels, height, width) and labels."""
-    paths = sorted(_find(folder), key=lambda p: p.as_posix())
-    if not paths:
-        raise ValueError(
-            f"{folder}: expected image files ({', '.join(SUFFIXES)}), got none, in sub-folders neither"
-        )
-    loose = [p for p in paths if len(p.parts) == 1]
+def is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES
+
+
+def is_records(path: Path) -> bool:
+    return ".tfrecord" in path.name
+
+
+def is_video(path: Path) -> bool:
+    return path.suffix == ".npz"
+
+
+def is_frames(path: Path) -> bool:
+    """Whether a file is read image by image; others are arrays, read whole."""
+    return is_image(path) or is_records(path) or (is_video(path) and _has_video(path))
+
+
+def _has_video(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except Exception:  # what is wrong with it is said when it is read
+        return False
+    return "video.npy" in names and "images.npy" not in names
+
+
+def _files(root: Path, size: tuple[int, int] | None, channels: int | None, split: str) -> tuple[Array, Array, bool]:
+    """Read the files below a folder, or one: uint8 (N, channels, height, width), labels, and if this is the split.
+
+    All are of one kind: image files, or else TFRecords, or else videos.
+    """
+    every = list(_find(root)) if root.is_dir() else [Path(root.name)]
+    for wanted, read in ((is_image, _read_images), (is_records, _read_records), (is_video, _read_videos)):
+        paths = sorted((path for path in every if wanted(path)), key=lambda path: path.as_posix())
+        if not paths:
+            continue
+        own = {name: [path for path in paths if _own_split(path) == name] for name in ("train", "test")}
+        ready = all(own.values())
+        chosen = own[split] if ready else paths
+        return *_stack(root, read(root, chosen, functools.partial(_fit, size=size, channels=channels))), ready
+    raise ValueError(
+        f"{root}: expected image files ({', '.join(SUFFIXES)}), videos (.npz) or TFRecords (.tfrecord), got none, "
+        f"in sub-folders neither"
+    )
+
+
+def _own_split(path: Path) -> str | None:
+    """The split that a file of videos or records belongs to, if its name or its folder says so."""
+    if is_records(path):
+        found = re.search(r"(?:^|[-_.])(train|test)\.tfrecord", path.name)
+        return found[1] if found else None
+    return path.parts[0] if is_video(path) and len(path.parts) > 1 else None
+
+
+def _stack(root: Path, found: Iterator[Found]) -> tuple[Array, Array]:
+    """Gather images of one size, as many as there is room for: uint8 (N, channels, height, width), and labels."""
+    images: list[Array] = []
+    labels: list[str] = []
+    first = ""
+    for image, label, where in found:
+        first = first or where
+        if images and image.shape[:2] != images[0].shape[:2]:
+            raise ValueError(
+                f"{root / where if root.is_dir() else root}: expected {_by(images[0])} like {first}, got "
+                f"{_by(image)}; give size=… to bring all to one size"
+            )
+        _room(root, len(images) + 1, *image.shape)
+        images.append(image)
+        labels.append(label)
+    if not images:
+        raise ValueError(f"{root}: expected images, got files that hold none")
+    depth = max(image.shape[2] for image in images)
+    pixels = np.empty((len(images), depth, *images[0].shape[:2]), np.uint8)
+    for place, image in zip(pixels, images, strict=True):
+        place[:] = image.transpose(2, 0, 1)  # grey among colours becomes colour
+    return pixels, np.array(labels)
+
+
+Fit = Callable[[Image.Image], Array]
+
+
+def _base(root: Path) -> Path:
+    return root if root.is_dir() else root.parent
+
+
+def _read_images(root: Path, paths: list[Path], fit: Fit) -> Iterator[Found]:
+    """The images of image files; the class is the folder, or else the file, as it is for one that moves."""
+    loose = [path for path in paths if len(path.parts) == 1]
     if loose and len(loose) < len(paths):
         raise ValueError(
-            f"{folder}: expected images either in it or in its sub-folders (classes), got both: {loose[0]} and "
-            f"{next(p for p in paths if len(p.parts) > 1)}; move one of them"
+            f"{root}: expected images either in it or in its sub-folders (classes), got both: {loose[0]} and "
+            f"{next(path for path in paths if len(path.parts) > 1)}; move one of them"
         )
-    images: list[Array] = []
-    with bar(f"reading {folder.name}", len(paths)) as step:
+    with bar(f"reading {root.name}", len(paths)) as step:
         for path in paths:
-            image = _read(folder / path, size, channels)
-            if not images:
-                _room(folder, len(paths), *image.shape)
-            elif image.shape[:2] != images[0].shape[:2]:
-                raise ValueError(
-                    f"{folder / path}: expected {_by(images[0])} like {paths[0]}, got {_by(image)}; "
-                    f"give size=… to bring all to one size"
-                )
-            images.append(image)
+            place = _base(root) / path
+            for picture, frames in _pictures(place, place):
+                image = fit(picture)
+                _room(root, max(len(paths), frames), *image.shape)
+                yield image, _shown(path if loose or frames > 1 else path.parent), str(path)
             step(1)
-    colour = channels == 3 or any(image.shape[2] == 3 for image in images)
-    depth = 3 if colour else 1
-    pixels = np.stack([np.broadcast_to(i, (*i.shape[:2], depth)).transpose(2, 0, 1) for i in images])
-    return pixels, np.array([_shown(p if loose else p.parent) for p in paths])
+
+
+def _read_videos(root: Path, paths: list[Path], fit: Fit) -> Iterator[Found]:
+    """The frames of videos; a file is a class."""
+    with bar(f"reading {root.name}", len(paths)) as step:
+        for path in paths:
+            place = _base(root) / path
+            for frame in _bytes(place, npz(place, ("video",))["video"], bits=False):
+                picture = Image.fromarray(frame[..., 0] if frame.shape[-1] == 1 else frame)
+                yield fit(picture), _shown(path), str(path)
+            step(1)
+
+
+def _read_records(root: Path, paths: list[Path], fit: Fit) -> Iterator[Found]:
+    """The images of TFRecords; the class is the label."""
+    from . import tfrecord
+
+    size = sum((_base(root) / path).stat().st_size for path in paths)
+    with bar(f"reading {root.name}", size, unit="bytes") as step:
+        for path in paths:
+            for number, record in enumerate(tfrecord.records(_base(root) / path)):
+                place = f"{_base(root) / path}: record {number}"
+                try:
+                    features = tfrecord.example(record)
+                except ValueError as error:
+                    raise ValueError(f"{place}: {error}") from None
+                data, label = features.get("image", []), features.get("label", [])
+                if len(data) != 1 or not isinstance(data[0], bytes):
+                    raise ValueError(
+                        f"{place}: expected one encoded picture as its feature `image`, got {len(data)} among the "
+                        f"features {', '.join(features) or 'none'}"
+                    )
+                picture, _ = next(_pictures(io.BytesIO(data[0]), place))
+                where = f"{_shown(path)}: record {number}"
+                yield fit(picture), _label(label[0]) if label else where, where
+                step(len(record) + 16)
+
+
+def _label(value: Any) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
 
 
 def _find(root: Path) -> Iterator[Path]:
-    """The image files below a folder, by their paths in it; links are followed, hidden ones left out."""
+    """The files to read below a folder, by their paths in it; links are followed, hidden ones left out."""
 
     def unreadable(error: OSError) -> None:
         raise error  # it names the folder; os.walk would pass it over
@@ -143,7 +272,7 @@ def _find(root: Path) -> Iterator[Path]:
             ways[path] = [*way, real]
         for name in files:
             path = Path(place, name)
-            if name.startswith(".") or path.suffix.lower() not in SUFFIXES:
+            if name.startswith(".") or not (is_image(path) or is_records(path) or is_video(path)):
                 continue
             if path.is_symlink() and not path.exists():
                 raise FileNotFoundError(f"{path}: a link to {os.readlink(path)}, which is not there")
@@ -169,23 +298,36 @@ def _by(image: Array) -> str:
     return f"{image.shape[0]}×{image.shape[1]} (height × width)"
 
 
-def _read(path: Path, size: tuple[int, int] | None, channels: int | None) -> Array:
-    """Read one file as uint8 (height, width, 1 or 3)."""
+def _pictures(file: Path | io.BytesIO, where: Any) -> Iterator[tuple[Image.Image, int]]:
+    """Read an image file, or frame by frame one that moves, as "L" or "RGB"; with each, the number of frames."""
+    with _reading(where):
+        image = Image.open(file)
+        frames = getattr(image, "n_frames", 1) if image.format in MOVING else 1
+    with image:
+        for number in range(frames):
+            with _reading(where):
+                if number:
+                    image.seek(number)
+                picture = _flat(ImageOps.exif_transpose(image))
+            yield picture, frames
+
+
+@contextlib.contextmanager
+def _reading(where: Any) -> Iterator[None]:
+    """Say of which file it was that Pillow could not read something."""
     try:
         with warnings.catch_warnings():
             # Pillow's own limit on pixels: a warning, and at twice as many an error
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path) as file:
-                image = _flat(ImageOps.exif_transpose(file))
+            yield
     except (PermissionError, FileNotFoundError):
         raise
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise ValueError(
-            f"{path}: expected at most {Image.MAX_IMAGE_PIXELS:,} pixels, but: {line(error)}"
+            f"{where}: expected at most {Image.MAX_IMAGE_PIXELS:,} pixels, but: {line(error)}"
         ) from error
     except Exception as error:  # a damaged file can make Pillow's readers raise anything
-        raise ValueError(f"{path}: expected an image, but it cannot be read ({line(error)})") from error
-    return _fit(image, size, channels)
+        raise ValueError(f"{where}: expected an image, but it cannot be read ({line(error)})") from error
 
 
 def _flat(image: Image.Image) -> Image.Image:
@@ -238,7 +380,7 @@ def _array_file(path: Path, size: tuple[int, int] | None, channels: int | None) 
 def _arrays(path: Path) -> tuple[Array, Array | None]:
     if path.suffix not in (".npy", ".npz"):
         end = f"*{path.suffix}" if path.suffix else "without an ending"
-        raise ValueError(f"{path}: expected a folder of images or an .npy or .npz file, got a file {end}")
+        raise ValueError(f"{path}: expected {SOURCES}, got a file {end}")
     found = npz(path, ("images", "labels"))
     return found["images"], found.get("labels")
 

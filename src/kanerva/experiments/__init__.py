@@ -25,6 +25,7 @@ EXPERIMENTS = {
     "basins": Entry("Basins", "How far from a stored image recall may start and still arrive at it."),
     "order": Entry("Order", "Whether it matters in which order images are written."),
     "fixed-points": Entry("FixedPoints", "Whether recall stays at stored images, and is stable there."),
+    "rivals": Entry("Rivals", "How much each model remembers for the numbers that it keeps."),
     "inside": Entry("Inside", "What a memory says of itself: which images it holds, found without a cue."),
 }
 

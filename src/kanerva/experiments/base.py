@@ -37,7 +37,7 @@ class Experiment:
     checkpoint: tuple[str, ...] = ("omniglot",)
     """Models, one after another: checkpoints, folders of runs, omniglot (pretrained), or nearest (no training)."""
     dataset: str | None = None
-    """Other images than those it was trained on: glyphs, omniglot or a path."""
+    """Other images than those it was trained on: glyphs, omniglot, mazes or a path."""
     data_dir: str | None = None
     """Where the files of omniglot are."""
     seed: int = 0

@@ -7,7 +7,6 @@ pass makes the others again.
 """
 
 import functools
-import inspect
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,26 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from numba import njit
 from torch import Tensor
 
-from .. import linalg
+from .. import jit, linalg
 from ..memory import MemoryState
 from . import gram
 from .gram import Scalar
 
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile on first use, and keep the machine code beside the file.
-
-    Sums may be reordered and multiply-adds contracted, or no vector unit would be used; NaN and infinity are kept.
-    """
-    fast = {"reassoc", "contract", "nsz", "arcp"}
-    plain = inspect.unwrap(function)  # the tests wrap every function in a check of shapes, which is not for Numba
-    try:
-        return njit(nogil=True, cache=True, error_model="numpy", fastmath=fast)(plain)
-    except RuntimeError:  # neither the package's folder nor the user's can be written to
-        return njit(nogil=True, error_model="numpy", fastmath=fast)(plain)
+# Sums may be reordered and multiply-adds contracted, or no vector unit would be used; NaN and infinity are kept.
+compiled = functools.partial(jit.compiled, fast=("reassoc", "contract", "nsz", "arcp"))
 
 
 @compiled

@@ -13,7 +13,10 @@ from .. import data, storage
 from ..fields import from_dict
 from .base import BaseConfig, Model, Recall, Terms
 from .dkm import DKM, DKMConfig
+from .dnc import DNC
+from .gpm import GPM
 from .hopfield import Hopfield
+from .km import KM
 from .nearest import Nearest
 from .vae import VAE
 
@@ -21,7 +24,10 @@ __all__ = ["DKM", "MODELS", "BaseConfig", "DKMConfig", "Model", "Recall", "Terms
 
 MODELS: dict[str, type[Model]] = {
     "dkm": DKM,
+    "km": KM,
+    "gpm": GPM,
     "vae": VAE,
+    "dnc": DNC,
     "hopfield": Hopfield,
     "nearest": Nearest,
 }

@@ -161,6 +161,15 @@ class Model(nn.Module):
         """The terms of the one-pass bound B_T, and of earlier B_t."""
         raise ValueError(f"bound: expected L for {self.config.kind}, which has no one-pass bound B")
 
+    def given(
+        self, state: Any, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
+    ) -> Terms | None:
+        """The terms of reading images from a memory, written or new; None where a model has no such bound.
+
+        For images that the memory has not seen, −ln p(x | …) + KL bounds what they cost given the memory.
+        """
+        return None
+
     def extra_scores(
         self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
     ) -> dict[str, Float[Tensor, "*b"]]:
@@ -280,12 +289,17 @@ class CodecModel(Model):
     def __init__(self, config: CodecModelConfig | None = None) -> None:
         super().__init__(config)
         c = self.config
-        self.encoder = Encoder(c.image, c.code, c.codec)
+        self.encoder = Encoder(c.image, self.encoded, c.codec)
         self.decoder = Decoder(c.image, c.code, c.codec)
         if not c.binary:
             self.log_scale = nn.Parameter(torch.tensor(0.0))
         self.codec_dtype: torch.dtype | None = None
         """bfloat16 runs the codec in it; all else stays in float32."""
+
+    @property
+    def encoded(self) -> int:
+        """How many numbers the encoder puts out: the code, unless a model wants more of it."""
+        return self.config.code
 
     def encode(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b C"]:
         """Images to codes, z = e(x)."""

@@ -92,10 +92,16 @@ class DKM(CodecModel):
         state, _, log_det, inverse = kernels.write_and_invert(
             self.prior(tuple(x.shape[:-4])), z, self.noise_var, *self._how()
         )
-        w = memory.address(z, state, self.noise_var, inverse)
-        log_lik, log_lik_auto = self._log_lik(x, z, state, w, inverse, generator)
         kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
-        return Terms(log_lik, log_lik_auto, self.kl_weights(w, inverse), kl_memory)
+        return self._terms(x, z, state, inverse, generator)._replace(kl_memory=kl_memory)
+
+    def given(
+        self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
+    ) -> Terms:
+        """The terms of reading images from a memory. If others wrote it, they are a true bound: R is then given."""
+        self.check_images(x, "Q")
+        check_memory(self, state)
+        return self._terms(x, self.encode(x), state, self.inverse(state), generator)
 
     def online(
         self, x: Float[Tensor, "*b T c h w"], intermediate: int = 0, generator: torch.Generator | None = None
@@ -232,6 +238,19 @@ class DKM(CodecModel):
 
     def _how(self) -> tuple[int, int, str]:
         return self.config.iterations, self.config.block, self.backend
+
+    def _terms(
+        self,
+        x: Float[Tensor, "*b T c h w"],
+        z: Float[Tensor, "*b T C"],
+        state: MemoryState,
+        inverse: Inverse,
+        generator: torch.Generator | None,
+    ) -> Terms:
+        """The terms of reading images where their codes are found best: all but KL(M)."""
+        w = memory.address(z, state, self.noise_var, inverse)
+        log_lik, log_lik_auto = self._log_lik(x, z, state, w, inverse, generator)
+        return Terms(log_lik, log_lik_auto, self.kl_weights(w, inverse))
 
     def _log_lik(
         self,

@@ -143,10 +143,18 @@ class Hopfield(Model):
 
     def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
         """ln p(x | memory) = ln 1/N Σ_t p(x | x_t), as for `nearest`; p(x | code_t) is the decoder's."""
-        v = self.write(x).v
+        return self.given(self.write(x), x)
+
+    def given(
+        self, state: Patterns, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
+    ) -> Terms:
+        """ln p(x | memory) of other images too."""
+        self.check_images(x, "Q")
+        self.check_state(state, Patterns, v=("N", self.size))
         if self.codec is not None:
-            return Terms(mixture(self.codec.decode(v), x))
-        return Terms(mixture(around(v.unflatten(-1, self.config.image), self.noise, self.config.binary), x))
+            return Terms(mixture(self.codec.decode(state.v), x))
+        stored = state.v.unflatten(-1, self.config.image)
+        return Terms(mixture(around(stored, self.noise, self.config.binary), x))
 
     def recall(
         self,

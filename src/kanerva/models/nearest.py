@@ -73,7 +73,15 @@ class Nearest(Model):
 
     def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
         """ln p(x_t | memory) of every image of an episode, in the memory of that episode."""
-        return Terms(mixture(around(self.write(x).images, self.noise, self.config.binary), x))
+        return self.given(self.write(x), x)
+
+    def given(
+        self, state: Stored, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
+    ) -> Terms:
+        """ln p(x | memory) of other images too."""
+        self.check_images(x, "Q")
+        self.check_state(state, Stored, images=("N", *self.config.image))
+        return Terms(mixture(around(state.images, self.noise, self.config.binary), x))
 
     def recall(
         self,

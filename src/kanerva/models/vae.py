@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import checks
-from ..codec import Encoder
 from .base import CodecModel, CodecModelConfig, Recall, Terms
 
 # Draws of the importance-weighted bound that is reported: the largest k of Burda et al.'s tables.
@@ -56,14 +55,14 @@ class VAE(CodecModel):
 
     config: VAEConfig
 
-    def __init__(self, config: VAEConfig | None = None) -> None:
-        super().__init__(config)
-        self.encoder = Encoder(self.config.image, 2 * self.config.code, self.config.codec)
+    @property
+    def encoded(self) -> int:
+        return 2 * self.config.code
 
     def posterior(self, x: Float[Tensor, "*b c h w"]) -> Posterior:
         """q(z | x)."""
         self.check_images(x)
-        return Posterior(*self.through(self.encoder, x, 3, (2 * self.config.code,)).chunk(2, dim=-1))
+        return Posterior(*self.through(self.encoder, x, 3, (self.encoded,)).chunk(2, dim=-1))
 
     def encode(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b C"]:
         """Images to codes: the mean of q(z | x)."""
@@ -75,6 +74,13 @@ class VAE(CodecModel):
         q = self.posterior(x)
         z = q.mean + (0.5 * q.log_var).exp() * normal(q.mean, generator)
         return Terms(self.decode(z).log_prob(x), kl_weights=q.kl())
+
+    def given(
+        self, state: Nothing, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
+    ) -> Terms:
+        """The same as without a memory."""
+        self.check_state(state, Nothing, nothing=(0,))
+        return self.forward(x, generator)
 
     def importance(
         self, x: Float[Tensor, "*b c h w"], k: int = DRAWS, generator: torch.Generator | None = None

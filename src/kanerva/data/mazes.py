@@ -1,0 +1,202 @@
+"""Mazes like those of DeepMind Lab, in colour: what is seen at random places in random mazes, 32×32 or 64×64.
+
+The mazes and their textures are DeepMind Lab's own, which the package labmaze brings (`pip install
+'kanerva[mazes]'`); data/raycast.py draws them. A class is a maze, its 64 images are what is seen from random places
+in it. Each room has walls and a floor of its own, of the maze's style. No maze is in both splits. Drawn once (see
+`kanerva.files.cache_dir`) and the same on every run; on another machine too, as far as labmaze makes the same mazes
+there and sines are rounded alike.
+"""
+
+import importlib
+import importlib.metadata
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from ..files import Arrays, cached
+from ..progress import bar
+from .episodes import ClassImages
+
+if TYPE_CHECKING:
+    from .raycast import Scene
+
+# Raise it whenever a change here or in raycast.py changes a pixel: cached images of an older recipe are not used.
+RECIPE = 1
+SIZES = (32, 64)
+# Mazes of each split, and frames of each maze.
+MAZES = {"train": 1_000, "test": 250}
+FRAMES = 64
+# Cells a side, and rooms: as many as find a place, with a corridor or a wall between them.
+CELLS, ROOMS = 15, 6
+# Of the walls between two regions that are connected already, the share that is opened all the same: loops.
+LOOPS = 0.05
+# Texels a side: the rays of a 64×64 frame that meet a wall at AHEAD are 1.6 texels apart.
+TEXELS = 256
+# Least distance in cells of the eye from any wall, and of what is seen in the middle half of the picture.
+LEAST, AHEAD = 0.25, 0.8
+# Walls that face east and west are in the light, the others a little less.
+SHADE = (1.0, 0.8)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def load(split: str = "train", size: int = 32) -> ClassImages:
+    """Give the frames of the training or the test mazes, 32 or 64 pixels a side; draw them on first use."""
+    if not isinstance(size, int) or size not in SIZES:
+        raise ValueError(f"size: expected {' or '.join(map(str, SIZES))} pixels a side, got {size!r}")
+    version = _version()
+
+    def valid(arrays: Arrays) -> bool:
+        frames, source = arrays.get("frames"), arrays.get("labmaze")
+        shape = (MAZES[split], FRAMES, 3, size, size)
+        whole = frames is not None and frames.dtype == np.uint8 and frames.shape == shape
+        # Without labmaze, what was once drawn with any version of it will do.
+        return whole and source is not None and (version is None or str(source) == version)
+
+    def make() -> Arrays:
+        return {"frames": draw(split, size), "labmaze": np.array(version or "")}
+
+    frames = cached(f"mazes-v{RECIPE}-{size}-{split}.npz", make, valid)["frames"]
+    first = 0 if split == "train" else MAZES["train"]
+    return ClassImages.from_labels(
+        frames.reshape(-1, 3, size, size),
+        np.repeat(np.arange(len(frames)), FRAMES),
+        binary=False,
+        name="mazes",
+        split=split,
+        names=[f"{first + number:04d}" for number in range(len(frames))],
+    )
+
+
+def draw(split: str, size: int) -> Array:
+    """Draw the frames of a split: uint8 (mazes, FRAMES, 3, size, size)."""
+    from . import raycast
+
+    textures = Textures()
+    first = 0 if split == "train" else MAZES["train"]
+    frames = np.empty((MAZES[split], FRAMES, 3, size, size), np.uint8)
+    with bar(f"drawing mazes ({split})", len(frames)) as step:
+        for number, (entities, rooms) in enumerate(layouts(first + len(frames))):
+            if number >= first:
+                random = np.random.default_rng([RECIPE, number])
+                scene = textures.dress(grid(entities, rooms), random)
+                frames[number - first] = raycast.render(scene, poses(scene.room, FRAMES, random), size)
+                step(1)
+    return frames
+
+
+def layouts(count: int) -> Iterator[tuple[str, str]]:
+    """The first `count` different mazes, as text: walls (*), and the rooms' letters. Their seeds are 1, 2, 3, …
+
+    A maze that came before is passed over, so that mazes of two numbers never share a floor plan.
+    """
+    labmaze, seen, seed = _labmaze(), set[str](), 0
+    while len(seen) < count:
+        seed += 1
+        maze = labmaze.RandomMaze(
+            CELLS, CELLS, max_rooms=ROOMS, extra_connection_probability=LOOPS, random_seed=seed
+        )
+        entities = str(maze.entity_layer)
+        if entities not in seen:
+            seen.add(entities)
+            yield entities, str(maze.variations_layer)
+
+
+def grid(entities: str, rooms: str) -> Array:
+    """Turn text into numbers, one a cell: WALL, 0 for a corridor, 1, 2, … for the rooms A, B, …"""
+    from .raycast import WALL
+
+    def number(entity: str, letter: str) -> int:
+        return WALL if entity == "*" else 0 if letter == "." else ord(letter) - ord("A") + 1
+
+    rows = zip(entities.split("\n"), rooms.split("\n"), strict=True)
+    return np.array([[number(*cell) for cell in zip(*row, strict=True)] for row in rows if row[0]], np.int64)
+
+
+def poses(room: Array, count: int, random: np.random.Generator) -> Array:
+    """Draw places and directions (count, 3): x and y uniform over open cells, any angle; only with a view."""
+    from .raycast import WALL, clear
+
+    rows, columns = np.nonzero(room != WALL)
+    found: list[Array] = []
+    while sum(map(len, found)) < count:
+        cell = random.integers(len(rows), size=4 * count)
+        x, y = columns[cell] + random.random(len(cell)), rows[cell] + random.random(len(cell))
+        tried = np.stack([x, y, random.uniform(0, 2 * math.pi, len(cell))], axis=1)
+        found.append(tried[clear(room, tried, LEAST, AHEAD)])
+    return np.concatenate(found)[:count]
+
+
+class Textures:
+    """labmaze's textures, all of them, and which of them are of one style."""
+
+    def __init__(self) -> None:
+        from .raycast import pyramid
+
+        assets = _labmaze("labmaze.assets")
+        paths: list[str] = []
+
+        def places(group: list[str]) -> Array:
+            paths.extend(group)
+            return np.arange(len(paths) - len(group), len(paths))
+
+        self.styles = [
+            (
+                places(list(assets.get_wall_texture_paths(style).values())),
+                places(list(assets.get_floor_texture_paths(style).values())),
+            )
+            for style in assets.MAZE_STYLES
+        ]
+        boxes = [assets.get_sky_texture_paths(style) for style in assets.SKY_STYLES]
+        self.skies = [places([box.front, box.right, box.back, box.left]) for box in boxes]
+        self.atlas = np.stack([pyramid(_texture(path)) for path in paths])
+
+    def dress(self, room: Array, random: np.random.Generator) -> "Scene":
+        """Give a maze a style, a sky, and each of its rooms a wall and a floor of that style."""
+        from .raycast import Scene
+
+        walls, floors = self.styles[random.integers(len(self.styles))]
+        rooms = int(room.max()) + 1
+        return Scene(
+            room,
+            _deal(walls, rooms, random),
+            _deal(floors, rooms, random),
+            self.skies[random.integers(len(self.skies))],
+            self.atlas,
+            np.array(SHADE),
+        )
+
+
+def _deal(textures: Array, rooms: int, random: np.random.Generator) -> Array:
+    """One texture for each room, each again only after all others."""
+    rounds = -(-rooms // len(textures))
+    return np.concatenate([random.permutation(textures) for _ in range(rounds)])[:rooms]
+
+
+def _texture(path: str) -> Array:
+    with Image.open(path) as file:
+        image = file.convert("RGBA" if "transparency" in file.info else "RGB")
+        # What they have for transparency says where a surface shines, and is left out.
+        return np.asarray(image.convert("RGB").resize((TEXELS, TEXELS), Image.Resampling.BOX))
+
+
+def _labmaze(module: str = "labmaze") -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            f"mazes: expected the package labmaze, which has their plans and textures, but it cannot be imported "
+            f"({error}); pip install 'kanerva[mazes]' brings it, on Python up to 3.12",
+            name="labmaze",
+        ) from error
+
+
+def _version() -> str | None:
+    """The version of labmaze, or None where it is not installed."""
+    try:
+        return importlib.metadata.version("labmaze")
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,252 @@
+"""Rivals: what each model remembers for the numbers that it keeps.
+
+A model that keeps every image wins any table of recall alone, so every row says what its memory keeps, counted in
+floats of 32 bits. One that keeps images, or codes, one by one is also tried with less room: what does not fit is
+not written, and is asked for all the same. All models see the same images and the same damage, drawn on the CPU.
+"""
+
+import hashlib
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .. import checks, objective
+from ..data import ClassImages
+from ..evaluate import evaluate
+from ..models import Model
+from . import base, denoising
+from .base import Experiment, Subject
+from .denoising import Cell
+from .tables import Share, Table
+
+T = TypeVar("T")
+
+LENGTH = 32
+"""Images in a memory of the table: as in the paper's training."""
+REPEATS, PATIENCE = 5, 10.0
+"""How often a time is taken at most, and after how many seconds no more; the median is reported."""
+
+
+class Task(NamedTuple):
+    """Images to store, and damaged ones to ask for."""
+
+    x: Float[Tensor, "E T c h w"]
+    cues: dict[str, Tensor]
+    masks: dict[str, Tensor | None]
+
+    def to(self, device: torch.device) -> "Task":
+        masks = {name: None if mask is None else mask.to(device) for name, mask in self.masks.items()}
+        return Task(self.x.to(device), {name: cue.to(device) for name, cue in self.cues.items()}, masks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rivals(Experiment):
+    """Every model on the same images: nats, recall against the floats that are kept, parameters and times."""
+
+    checkpoint: tuple[str, ...] = ("omniglot", "hopfield:omniglot", "hopfield", "nearest")
+    """Models, one after another: checkpoints, folders of runs, omniglot (pretrained), or nearest (no training)."""
+    lengths: tuple[int, ...] = (32, 64, 96, 200)
+    """Images to store in one memory."""
+    budgets: tuple[int, ...] = (1_000, 2_000, 4_200, 8_000, 16_000)
+    """Floats that a model may keep which keeps images, or codes, one by one; the others keep what they keep."""
+    episodes: int = 4
+    """Memories of each length; the spread is over them."""
+    steps: int = 15
+    """Steps of recall."""
+    images: int = 10_000
+    """Images that are scored, in episodes of 32."""
+    classes: int = 4
+    """Classes of an episode whose new images are scored: half of each class is written, the other half is read."""
+
+    NAME: ClassVar[str] = "rivals"
+    TITLE: ClassVar[str] = "Rivals"
+    ABOUT: ClassVar[str] = (
+        "All models store the same images, and are asked for them with the same damaged cues. A model that keeps "
+        "every image as it is cannot be beaten at recall, and needs the more room the more images there are, so "
+        "what counts is how much is remembered for the numbers that are kept. The scores in nats say what an image "
+        "costs if the memory is known: one that was written, or a new image of the classes that were written."
+    )
+    FIGURES: ClassVar[dict[str, str]] = {
+        "": "How often recall ends nearest to the right image, against the floats that the memory keeps. Lines: "
+        "models that keep images or codes one by one, with less and more room. Points: models whose memory has one "
+        "size.",
+        "wrong": "How many pixels of the answer are wrong, in the same way.",
+    }
+    SMOKE: ClassVar[dict[str, Any]] = {
+        "lengths": (4,),
+        "budgets": (50,),
+        "episodes": 2,
+        "steps": 2,
+        "images": 64,
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.fields(self, lengths=1, budgets=1, episodes=1, steps=1, images=1, classes=1)
+
+    def rounds(self, model: Model) -> int:
+        return 2 + sum(len(self.rooms(model, length)) for length in self.lengths)
+
+    def rooms(self, model: Model, length: int) -> list[int]:
+        """How many of so many images a model writes: all, and what fits into each budget if that is fewer."""
+        return sorted({min(length, fitting(model, budget, length)) for budget in self.budgets} - {0} | {length})
+
+    def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
+        model, unseen = subject.model, subject.unseen
+        scores = self.scores(model, unseen, generator)
+        tick()
+        tasks = [self.task(unseen, length) for length in self.lengths]
+        times = clock(model, tasks[0].to(model.device), self.steps)
+        tick()
+        recalls = []
+        for length, task in zip(self.lengths, tasks, strict=True):
+            for room in self.rooms(model, length):
+                found = recall(model, task.to(model.device), room, self.steps, generator)
+                recalls.append({"length": length, "written": room, "kept": model.kept(room), "damage": found})
+                tick()
+        return {
+            "title": model.TITLE,
+            "method": model.METHODS[0],
+            "binary": unseen.binary,
+            "pixels": unseen.pixels[0].numel(),
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "kept": model.kept(LENGTH),
+            "grows": grows(model),
+            "nats": scores,
+            "seconds": times,
+            "recall": recalls,
+            "headline": cells(unseen.binary)[0].name,
+            "sha256": fingerprint(tasks),
+        }
+
+    def scores(self, model: Model, images: ClassImages, generator: torch.Generator) -> dict[str, Any]:
+        """Nats per image: of images that were written, KL(M)/T beside it, and of new ones of written classes."""
+        score = evaluate(model, images, LENGTH, self.images, seed=self.seed, extra=False)
+        stored = {"mean": score.nats, "stderr": score.nats_stderr}
+        return {"stored": stored, "kl_memory": score.kl_memory, "new": self.new(model, images, generator)}
+
+    def new(self, model: Model, images: ClassImages, generator: torch.Generator) -> dict[str, float] | None:
+        """What new images cost in memories of others of their classes; None where a model has no such bound."""
+        each = int(images.count.min())
+        if each < 2 or images.num_classes < self.classes:
+            return None
+        written, read = halves(
+            images.to("cpu"), max(2, self.images // (self.classes * each)), self.classes, self.seed
+        )
+        found = []
+        for a, b in zip(written.split(16), read.split(16), strict=True):
+            a, b = (model.dequantise(x.to(model.device), generator) for x in (a, b))
+            terms = model.given(model.write(a), b, generator)
+            if terms is None:
+                return None
+            found.append(objective.nats(terms))
+        return base.mean(torch.cat(found))
+
+    def task(self, images: ClassImages, length: int) -> Task:
+        """Different images, and every kind of damage to them, the same on every device."""
+        generator = torch.Generator().manual_seed(self.seed)
+        x = base.distinct(images.to("cpu"), self.episodes, length, generator)
+        made = {cell.name: (cell, cell.corrupt(x, generator)) for cell in cells(images.binary)}
+        masks = {name: cue.mask if cell.known else None for name, (cell, cue) in made.items()}
+        return Task(x, {name: cue.x for name, (_, cue) in made.items()}, masks)
+
+    @staticmethod
+    def table(result: dict[str, Any]) -> Table:
+        """Recall from the paper's damage, in every room; beside the first, what images cost, and times."""
+        unit = f"wrong pixels of {result['pixels']}" if result["binary"] else "root mean square error"
+        head = [f"from {result['headline']}", "floats kept", unit, "nearest to the right image"]
+        head += ["nats, written", "nats, new", "ms to write", "ms to recall"]
+        nats, seconds = result["nats"], result["seconds"]
+        about = [nats["stored"], nats["new"], 1e3 * seconds["write"], 1e3 * seconds["recall"]]
+        rows = []
+        for found in result["recall"]:
+            cell, all_of_it = found["damage"][result["headline"]], found["written"] == found["length"]
+            name = f"{found['length']} images" + ("" if all_of_it else f", room for {found['written']}")
+            more = about if found is result["recall"][0] else [None] * len(about)
+            rows.append([name, found["kept"], cell["wrong"], Share(cell["right"]), *more])
+        return Table(head, rows)
+
+
+def cells(binary: bool) -> list[Cell]:
+    """The kinds of damage: the paper's, twice as much of it, and parts that are lost."""
+    levels = (denoising.HEADLINE, 2 * denoising.HEADLINE)
+    return [denoising.noisy(binary, level, level == denoising.HEADLINE) for level in levels] + denoising.holes(
+        binary
+    )
+
+
+def grows(model: Model) -> bool:
+    """Whether a model keeps the more, the more is written."""
+    return model.kept(2) > model.kept(1)
+
+
+def fitting(model: Model, budget: int, most: int) -> int:
+    """How many images a model can keep in so many floats; `most` if its memory has one size."""
+    return max(n for n in range(most + 1) if model.kept(n) <= budget) if grows(model) else most
+
+
+def halves(
+    images: ClassImages, count: int, classes: int, seed: int
+) -> tuple[Float[Tensor, "E A c h w"], Float[Tensor, "E B c h w"]]:
+    """Episodes of a few classes each: one half of the images of every class to be written, the other to be read."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.rand(count, images.num_classes, generator=generator).topk(classes).indices
+    each = int(images.count.min())
+    order = torch.rand(count, classes, int(images.count.max()), generator=generator)
+    order[torch.arange(order.shape[-1]) >= images.count[chosen][..., None]] = -1  # there are no such images
+    index = images.start[chosen][..., None] + order.topk(each).indices
+    written, read = index[..., : each // 2], index[..., each // 2 :]
+    return images.images(written.flatten(1)), images.images(read.flatten(1))
+
+
+def recall(
+    model: Model, task: Task, room: int, steps: int, generator: torch.Generator
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Write as many images as there is room for, ask for all, and compare: for every kind of damage."""
+    state, found = model.write(task.x[:, :room]), {}
+    answer = torch.arange(task.x.shape[1], device=task.x.device)
+    for name, cue in task.cues.items():
+        options = base.told(model, model.METHODS[0], mask=task.masks[name], generator=generator)
+        last = model.recall(state, cue, steps, **options).last
+        apart = base.distances(last, task.x)
+        wrong, right = apart.diagonal(dim1=-2, dim2=-1), denoising.hits(apart, answer)
+        found[name] = {"wrong": base.mean(wrong), "right": base.mean(right.to(wrong))}
+    return found
+
+
+def clock(model: Model, task: Task, steps: int) -> dict[str, float]:
+    """Seconds to write an image and to recall one from the paper's damage, memories and cues together."""
+    cue, images = next(iter(task.cues.values())), task.x[..., 0, 0, 0].numel()
+    state = model.write(task.x)
+    jobs: dict[str, Callable[[], Any]] = {
+        "write": lambda: model.write(task.x),
+        "recall": lambda: model.recall(state, cue, steps),
+    }
+    return {name: seconds(job, model.device) / images for name, job in jobs.items()}
+
+
+def seconds(job: Callable[[], Any], device: torch.device) -> float:
+    """How long a job takes: the median of some times, after one that is not counted."""
+    times: list[float] = []
+    while len(times) < 2 or (len(times) <= REPEATS and sum(times) < PATIENCE):
+        began = time.perf_counter()
+        job()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times[1:])
+
+
+def fingerprint(tasks: list[Task]) -> str:
+    """A checksum of all images and cues: results of the same tasks have the same."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        for x in (task.x, *task.cues.values()):
+            digest.update(x.contiguous().numpy().tobytes())
+    return digest.hexdigest()

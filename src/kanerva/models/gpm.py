@@ -1,0 +1,267 @@
+"""GPM: the generative pseudo-inverse memory, which writes and reads by solving linear systems.
+
+    write   W = Z M0⁺     M = W⁺Z             read   q(w | x, M) = N(e(x) M⁺, weight_var I)     p(x | z = wᵀM)
+
+(Pham et al., Generative Pseudo-Inverse Memory, 2022; the memory inside Larimar, Das et al., 2024). Z are the codes
+of an episode, M0 is a learned memory that gives them addresses, and p(w) = N(0, I). A memory is K·C numbers. It is
+written on by writing its own rows again beside the new codes; with no new codes, it stays as it is.
+
+**What the score leaves out.** M is a function of the images: a point, at an infinite KL from any prior density.
+So −ln p(x | w, M) + KL(w) is no bound on ln p(X). It is what an image costs once the memory is known: the published
+score, which the DKM's is like (`memory = "mean"`). With `memory = "exact"` there is a bound. The posterior is
+q(M | X) = MN(M̂, memory_var I, I) around the memory M̂ that was written, the prior p(M) = MN(M0, I, I), and what is
+read is a draw of M. (A prior of variance one is no restriction: codes and M0 may be of any size.)
+
+    Σ_t ( ln p(x_t | w_t, M) − KL(w_t) ) − ½ ( K·C (memory_var − 1 − ln memory_var) + ‖M̂ − M0‖² )
+
+**What the authors' program does** (phamtienkha/generative-pseudoinverse-memory: memory.py, main.py). It reads M at
+its mean, and computes a KL(M) that neither its loss nor its score uses. It charges KL(w) for K independent numbers
+of variance weight_var, but draws *one* number and adds it to all K weights of all images. Such noise has one
+direction, not K, which a decoder can learn to ignore. Then weight_var goes to one, where K (weight_var − 1 −
+ln weight_var) / 2 is nothing, and the weights say what they like for ½ ‖w‖² nats. (Larimar's program draws K
+numbers.) `noise = "released"` trains like that, with one number for each episode. However a model was trained,
+`kanerva evaluate` reports its score with K numbers drawn, as charged, and with one, as released. Left out here is
+the program's noise of standard deviation ½ on all codes: nothing is charged for it, and an encoder outgrows it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .. import checks, memory
+from ..checks import full_precision
+from ..linalg import Number, cholesky, solve
+from .base import CodecModel, CodecModelConfig, Recall, Terms
+
+# The paper's number of steps: seven square the error seven times.
+STEPS = 7
+# What is added to squared singular values, as a share of their mean: float64 keeps ten digits of those above it.
+RIDGE = 1e-10
+
+
+@dataclass(frozen=True)
+class GPMConfig(CodecModelConfig):
+    """A codec around a memory of K rows for codes of C numbers, written and read by pseudo-inverses."""
+
+    kind: ClassVar[str] = "gpm"
+
+    rows: int = 32
+    """K, the rows of the memory."""
+    pseudo_inverse: Literal["iterated", "exact"] = "iterated"
+    """iterated: seven Ben-Israel–Cohen steps (the paper), which damp small singular values. exact: a solve."""
+    memory: Literal["exact", "mean"] = "exact"
+    """exact: a true bound, with a memory that is drawn and charged. mean: M is a point, not charged (the paper)."""
+    noise: Literal["charged", "released"] = "charged"
+    """Noise of weights: as their KL charges it, or as the authors' program draws it, which is no bound."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.fields(self, rows=1)
+        if self.noise == "released" and self.memory == "exact":
+            raise ValueError("noise: expected charged with memory exact, which is a bound, got released")
+
+
+class Written(NamedTuple):
+    """A memory: K rows for codes of C numbers."""
+
+    M: Float[Tensor, "*b K C"]
+
+
+class GPM(CodecModel):
+    """The generative pseudo-inverse memory."""
+
+    TITLE = "Generative pseudo-inverse memory"
+    METHODS = ("pseudo-inverse",)
+    Config = GPMConfig
+
+    config: GPMConfig
+
+    def __init__(self, config: GPMConfig | None = None) -> None:
+        super().__init__(config)
+        self.M0 = nn.Parameter(torch.randn(self.config.rows, self.config.code))
+        self.log_weight_var = nn.Parameter(torch.tensor(math.log(0.3)))  # as the DKM begins
+        if self.config.memory == "exact":
+            self.log_memory_var = nn.Parameter(torch.tensor(math.log(0.1)))
+
+    @property
+    def weight_var(self) -> Float[Tensor, ""]:
+        """The variance of q(w)."""
+        return self.log_weight_var.exp()
+
+    @property
+    def memory_var(self) -> Float[Tensor, ""]:
+        """The variance of q(M | X)."""
+        return self.log_memory_var.exp()
+
+    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
+        """Write an episode, read it with drawn weights, and return the terms of the bound, and of the codec alone.
+
+        One draw of w, and of M if `memory` is exact. Proof: test_the_bound_*.
+        """
+        return self.terms(x, self.config.memory == "exact", self.config.noise, generator)
+
+    def terms(
+        self, x: Float[Tensor, "*b T c h w"], drawn: bool, noise: str, generator: torch.Generator | None = None
+    ) -> Terms:
+        """The terms of `forward`, with a memory that is drawn or its mean, and noise as charged or as released."""
+        self.check_images(x, "T")
+        z = self.encode(x)
+        M = written(z, self.M0, self.inverse)
+        kl_memory = kl_point(M, self.M0, self.memory_var) if drawn else None
+        return self.read_terms(M, x, z, drawn, noise, generator)._replace(kl_memory=kl_memory)
+
+    def given(
+        self, state: Written, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
+    ) -> Terms:
+        """The terms of reading images from a memory, whoever wrote it, with noise as it is charged."""
+        self.check_images(x, "Q")
+        self.check_state(state, Written, M=self.M0.shape)
+        return self.read_terms(state.M, x, self.encode(x), self.config.memory == "exact", "charged", generator)
+
+    def read_terms(
+        self,
+        M: Float[Tensor, "*b K C"],
+        x: Float[Tensor, "*b T c h w"],
+        z: Float[Tensor, "*b T C"],
+        drawn: bool,
+        noise: str,
+        generator: torch.Generator | None,
+    ) -> Terms:
+        """The terms of images and their codes, read with drawn weights: all but KL(M)."""
+        if drawn:
+            M = M + self.memory_var.sqrt() * normal(M.shape, M, generator)
+        mean = z @ self.inverse(M)
+        shape = mean.shape if noise == "charged" else (*mean.shape[:-2], 1, 1)
+        w = mean + self.weight_var.sqrt() * normal(shape, mean, generator)
+        both = self.decode(torch.stack([w @ M, z])).log_prob(x.expand(2, *x.shape))
+        return Terms(both[0], both[1], memory.kl_weights(mean, self.weight_var))
+
+    def extra_scores(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
+    ) -> dict[str, Float[Tensor, "*b"]]:
+        """The same score in the ways that `forward` does not take: with the memory at its mean, or as released."""
+        ways = {"memory at its mean, noise as charged": "charged", "as released": "released"}
+        if self.config.memory == "mean":
+            ways = {name: noise for name, noise in ways.items() if noise != self.config.noise}
+        scores = {}
+        for name, noise in ways.items():
+            terms = self.terms(x, False, noise, generator)
+            assert terms.kl_weights is not None
+            scores[name] = (terms.kl_weights - terms.log_lik).mean(-1)
+        return scores
+
+    def write(self, x: Float[Tensor, "*b T c h w"], state: Written | None = None) -> Written:
+        """Write images into a memory, all at once; into one that was written already, beside its own rows."""
+        self.check_images(x, "T")
+        z = self.encode(x)
+        if state is not None:
+            self.check_state(state, Written, M=self.M0.shape)
+            checks.broadcastable({"state": state.M.shape[:-2], "x": x.shape[:-4]})
+            batch = torch.broadcast_shapes(state.M.shape[:-2], z.shape[:-2])
+            z = torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (state.M, z)], dim=-2)
+        return Written(written(z, self.M0, self.inverse))
+
+    def recall(
+        self,
+        state: Written,
+        x: Float[Tensor, "*b Q c h w"],
+        steps: int = 15,
+        method: str | None = None,
+        **options: Any,
+    ) -> Recall:
+        """x ← mode p(x | wᵀM), w = e(x) M⁺, iterated."""
+        self.check_recall(x, steps, method, options)
+        self.check_state(state, Written, M=self.M0.shape)
+        checks.broadcastable({"state": state.M.shape[:-2], "x": x.shape[:-4]})
+        inverse, images, weights = self.inverse(state.M), [], []
+        with checks.deep_checks(False):  # what a model decodes may leave the range of pixels
+            for _ in range(steps):
+                w = self.encode(x) @ inverse
+                x = self.decode(w @ state.M).mode()
+                images.append(x)
+                weights.append(w)
+        return Recall(torch.stack(images), torch.stack(weights))
+
+    def sample(
+        self,
+        state: Written,
+        n: int,
+        steps: int = 15,
+        generator: torch.Generator | None = None,
+        method: str | None = None,
+        **options: Any,
+    ) -> Recall:
+        """Draw images: the first step reads with w ~ N(0, I), the others are recall."""
+        self.check_sample(n, steps, generator, method, options)
+        self.check_state(state, Written, M=self.M0.shape)
+        w = normal((*state.M.shape[:-2], n, self.config.rows), state.M, generator)
+        x, weights = self.decode(w @ state.M).mode()[None], w[None]
+        if steps > 1:
+            with checks.deep_checks(False):
+                rest = self.recall(state, x[0], steps - 1)
+            assert rest.w is not None
+            x, weights = torch.cat([x, rest.x]), torch.cat([weights, rest.w])
+        return Recall(x, weights)
+
+    def kept(self, length: int) -> int:
+        """M, whatever is written."""
+        return self.config.rows * self.config.code
+
+    def inverse(self, A: Float[Tensor, "*b N M"]) -> Float[Tensor, "*b M N"]:
+        """A⁺, in the way that the config says."""
+        return exact(A) if self.config.pseudo_inverse == "exact" else iterated(A)
+
+
+@full_precision
+def written(z: Float[Tensor, "*b T C"], M0: Float[Tensor, "K C"], inverse: Any) -> Float[Tensor, "*b K C"]:
+    """M = W⁺Z with the addresses W = Z M0⁺: the memory from which they read codes best, in least squares.
+
+    The rows of M get the addresses W⁺W, so writing them again gives M back. Proof: test_written_*.
+    """
+    return inverse(z @ inverse(M0)) @ z
+
+
+@full_precision
+def exact(A: Float[Tensor, "*b N M"]) -> Float[Tensor, "*b M N"]:
+    """A⁺ = Aᵀ(A Aᵀ + a I)⁻¹, or (AᵀA + a I)⁻¹Aᵀ if that is smaller, in float64; a is RIDGE of the mean of s².
+
+    A singular value s comes out as s/(s² + a) where A⁺ has 1/s: the same to ten digits for s of the usual size, and
+    nothing far below √a, where A⁺ jumps. Unlike an SVD, a CUDA graph can capture it. Proof: test_exact_*.
+    """
+    N, M = A.shape[-2:]
+    if N > M:
+        return exact(A.mT).mT
+    B = A.double()
+    G = B @ B.mT
+    a = RIDGE * G.diagonal(dim1=-2, dim2=-1).mean(-1) + torch.finfo(A.dtype).tiny
+    return solve(cholesky(G + torch.diag_embed(a[..., None].expand(*a.shape, N)), "A Aᵀ"), B).mT.to(A.dtype)
+
+
+@full_precision
+def iterated(A: Float[Tensor, "*b N M"], steps: int = STEPS) -> Float[Tensor, "*b M N"]:
+    """A⁺ by the steps of Ben-Israel and Cohen, X ← 2X − X A X from X = Aᵀ/‖A‖², ‖A‖² = Σ A².
+
+    A singular value s comes out as (1 − (1 − s²/‖A‖²)ⁿ)/s, n = 2^steps, where A⁺ has 1/s. Seven steps leave out
+    1.7 % of 32 equal ones; those with s² far below ‖A‖²/n are damped. (The authors' program begins at 5·10⁻⁴ Aᵀ,
+    whatever the size of codes, and does not converge where s > 63.) Proof: test_iterated_*.
+    """
+    norm = A.square().sum((-2, -1), keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
+    X = A.mT / norm
+    for _ in range(steps):
+        X = 2 * X - X @ (A @ X)
+    return X
+
+
+def kl_point(M: Float[Tensor, "*b K C"], M0: Float[Tensor, "K C"], memory_var: Number) -> Float[Tensor, "*b"]:
+    """KL(MN(M, memory_var I, I) ‖ MN(M0, I, I)) = ½ ( K·C (memory_var − 1 − ln memory_var) + ‖M − M0‖² )."""
+    v = torch.as_tensor(memory_var, dtype=M.dtype)
+    return 0.5 * (M0.numel() * (v - 1 - v.log()) + (M - M0).square().sum((-2, -1)))
+
+
+def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)

@@ -1,0 +1,289 @@
+"""KM: the Kanerva Machine, whose addresses come from learned keys, not from what the memory holds.
+
+    p(M) = MN(R0, prior_var I, I)     p(y) = N(0, I)     w = A f(y)     p(z | y, M) = N(wᵀM, noise_var I)
+
+(Wu, Wayne, Graves and Lillicrap, The Kanerva Machine, 2018), and p(x | z) from the decoder. A key y of S numbers
+becomes weights by a small network f and a learned matrix A. Weights do not depend on the memory, so the order of
+writing does not matter, and an episode is written at once: q(M | X) is the exact posterior of M given the codes
+e(x_t), written with the weights of the keys' means. (The paper writes with drawn keys and codes. Means write the
+same memory every time, and q(M | X) is then one Gaussian, whose divergence is known.) For each image are inferred
+
+    q(y | x) = N(mean(x), diag(var(x)))     q(z | x, y, X) = N(½ (e(x) + wᵀR) + correction, diag(var))
+
+q(z) sees the memory's mean R, not a draw of M. So the expectation of its divergence over q(M | X) is exact:
+
+    E KL(q(z) ‖ N(wᵀM, noise_var I)) = KL(q(z) ‖ N(wᵀR, noise_var I)) + C wᵀU w / (2 noise_var)
+
+With the last term, `forward` gives a true bound on ln p(X). The paper takes R for M and leaves it out, as the DKM's
+score does: `memory = "mean"`. `kanerva evaluate` reports both numbers.
+
+As with the DKM, training also descends L_AE, which no score counts; keys begin with small variances, and q(z) half
+way between e(x) and wᵀR. Before these three, keys and latents fell back to their priors (seen with the memory at
+its mean: KL below 0.01 after 500 steps, and nothing learned from then on).
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .. import checks, memory
+from ..checks import full_precision
+from ..linalg import Number, cholesky, log_det, ridge, solve_lower
+from ..memory import MemoryState
+from .base import CodecModel, CodecModelConfig, Recall, Terms
+
+# ln var of keys at first: where keys say little, training soon forgets them.
+SHARP = -2.0
+
+
+@dataclass(frozen=True)
+class KMConfig(CodecModelConfig):
+    """A codec around a memory of K rows for codes of C numbers, addressed by keys of S numbers."""
+
+    kind: ClassVar[str] = "km"
+
+    rows: int = 32
+    """K, the rows of the memory; the paper has 64."""
+    key: int = 50
+    """S, the size of a key."""
+    memory: Literal["exact", "mean"] = "exact"
+    """exact: a true bound, which counts that M is uncertain. mean: M is taken for its mean (the paper, the DKM)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.fields(self, rows=1, key=1)
+
+
+class Gaussian(NamedTuple):
+    """A Gaussian with its own variance for every number."""
+
+    mean: Float[Tensor, "*b N"]
+    log_var: Float[Tensor, "*b N"]
+
+    def draw(self, generator: torch.Generator | None = None) -> Float[Tensor, "*b N"]:
+        """mean + √var ε."""
+        noise = torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
+        return self.mean + (0.5 * self.log_var).exp() * noise
+
+    def kl(
+        self, mean: Float[Tensor, "*b N"] | float = 0.0, log_var: Float[Tensor, ""] | None = None
+    ) -> Float[Tensor, "*b"]:
+        """KL(this ‖ N(mean, var I)) = ½ Σ ((this.mean − mean)² / var + r − 1 − ln r),  r = this.var / var."""
+        log_ratio, distance = self.log_var, (self.mean - mean).square()
+        if log_var is not None:
+            log_ratio, distance = log_ratio - log_var, distance * (-log_var).exp()
+        return 0.5 * (distance + log_ratio.exp() - 1 - log_ratio).sum(-1)
+
+
+class KM(CodecModel):
+    """The Kanerva Machine. The codec is that of the DKM; heads on its code infer keys and latents."""
+
+    TITLE = "Kanerva Machine"
+    METHODS = ("iterate",)
+    LATENT = "y"
+    Config = KMConfig
+
+    config: KMConfig
+
+    def __init__(self, config: KMConfig | None = None) -> None:
+        super().__init__(config)
+        c = self.config
+        K, C, S = c.rows, c.code, c.key
+        self.R0 = nn.Parameter(torch.randn(K, C))
+        self.log_prior_var = nn.Parameter(torch.tensor(0.0))
+        self.log_noise_var = nn.Parameter(torch.tensor(0.0))
+        # f(y) has numbers of about one; weights begin with a length of about one, and reads like rows of R0
+        self.A = nn.Parameter(torch.randn(K, S) / math.sqrt(K * S))
+        self.f = network(S, 2 * S, S)
+        self.key_head = network(C, 2 * C, 2 * S)
+        self.code_head = network(2 * C, 2 * C, 2 * C, scale=0.1)
+
+    @property
+    def prior_var(self) -> Float[Tensor, ""]:
+        """σ²_U, the variance of the memory before anything is written."""
+        return self.log_prior_var.exp()
+
+    @property
+    def noise_var(self) -> Float[Tensor, ""]:
+        """The variance of codes around what the memory reads."""
+        return self.log_noise_var.exp()
+
+    def keys(self, e: Float[Tensor, "*b C"]) -> Gaussian:
+        """q(y | x) from e(x)."""
+        mean, log_var = self.key_head(e).chunk(2, dim=-1)
+        return Gaussian(mean, SHARP + log_var)
+
+    def weights(self, y: Float[Tensor, "*b S"]) -> Float[Tensor, "*b K"]:
+        """w = A f(y)."""
+        return self.f(y) @ self.A.mT
+
+    def codes(self, e: Float[Tensor, "*b C"], read: Float[Tensor, "*b C"]) -> Gaussian:
+        """q(z | x, y, X): what it would be if e(x) were z and noise, as wᵀR is, and a learned correction."""
+        correction, log_ratio = self.code_head(torch.cat([e, read], dim=-1)).chunk(2, dim=-1)
+        return Gaussian(0.5 * (e + read) + correction, self.log_noise_var - math.log(2) + log_ratio)
+
+    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
+        """Write an episode, read it with drawn keys, and return the terms of the bound, with one draw of y and z.
+
+            Σ_t ( ln p(x_t | z_t) − KL(q(y_t) ‖ p(y)) − E KL(q(z_t) ‖ p(z_t | y_t, M)) ) − KL(q(M | X) ‖ p(M))
+
+        `kl_weights` holds the divergences of y and z. Proof: test_the_bound_*.
+        """
+        return self.terms(x, self.config.memory == "exact", generator)
+
+    def terms(self, x: Float[Tensor, "*b T c h w"], exact: bool, generator: torch.Generator | None = None) -> Terms:
+        """The terms of `forward`, with the memory's uncertainty where it is read, or without."""
+        self.check_images(x, "T")
+        e = self.encode(x)
+        q_y = self.keys(e)
+        state, log_det = posterior(self.R0, self.prior_var, self.weights(q_y.mean), e, self.noise_var)
+        kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
+        return self.read_terms(state, x, e, exact, generator)._replace(kl_memory=kl_memory)
+
+    def given(
+        self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
+    ) -> Terms:
+        """The terms of reading images from a memory, whoever wrote it."""
+        self.check_images(x, "Q")
+        self.check_memory(state)
+        return self.read_terms(state, x, self.encode(x), self.config.memory == "exact", generator)
+
+    def read_terms(
+        self,
+        state: MemoryState,
+        x: Float[Tensor, "*b T c h w"],
+        e: Float[Tensor, "*b T C"],
+        exact: bool,
+        generator: torch.Generator | None,
+    ) -> Terms:
+        """The terms of images and their codes e(x), read with drawn keys: all but KL(M)."""
+        q_y = self.keys(e)
+        w = self.weights(q_y.draw(generator))
+        read = memory.read(state, w)
+        q_z = self.codes(e, read)
+        kl = q_y.kl() + q_z.kl(read, self.log_noise_var)
+        if exact:
+            kl = kl + uncertainty(state, w, self.noise_var)
+        both = self.decode(torch.stack([q_z.draw(generator), e])).log_prob(x.expand(2, *x.shape))
+        return Terms(both[0], both[1], kl)
+
+    def extra_scores(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
+    ) -> dict[str, Float[Tensor, "*b"]]:
+        """The same score the other way: with the memory taken for its mean, or as a true bound."""
+        exact = self.config.memory == "exact"
+        terms = self.terms(x, not exact, generator)
+        assert terms.kl_weights is not None
+        name = "memory taken for its mean" if exact else "the memory's uncertainty counted"
+        return {name: (terms.kl_weights - terms.log_lik).mean(-1)}
+
+    def write(self, x: Float[Tensor, "*b T c h w"], state: MemoryState | None = None) -> MemoryState:
+        """Write images into a memory, a blank one unless `state` says which, all at once: order does not matter."""
+        self.check_images(x, "T")
+        e = self.encode(x)
+        w = self.weights(self.keys(e).mean)
+        if state is None:
+            return posterior(self.R0, self.prior_var, w, e, self.noise_var)[0]
+        self.check_memory(state)
+        checks.broadcastable({"state": state.R.shape[:-2], "x": x.shape[:-4]})
+        G, H = w.mT @ w, w.mT @ (e - memory.read(state, w))
+        return memory.absorb(state, G / self.noise_var, H / self.noise_var)
+
+    def recall(
+        self,
+        state: MemoryState,
+        x: Float[Tensor, "*b Q c h w"],
+        steps: int = 15,
+        method: str | None = None,
+        **options: Any,
+    ) -> Recall:
+        """x ← mode p(x | z = wᵀR), with the weights of the mean of q(y | x), iterated.
+
+        A cue reaches its answer through the memory alone: q(z | x, y, X) would carry the cue's noise around it.
+        """
+        self.check_recall(x, steps, method, options)
+        self.check_memory(state)
+        checks.broadcastable({"state": state.R.shape[:-2], "x": x.shape[:-4]})
+        images, weights = [], []
+        with checks.deep_checks(False):  # what a model decodes may leave the range of pixels
+            for _ in range(steps):
+                w = self.weights(self.keys(self.encode(x)).mean)
+                x = self.decode(memory.read(state, w)).mode()
+                images.append(x)
+                weights.append(w.expand(*x.shape[:-3], w.shape[-1]))
+        return Recall(torch.stack(images), torch.stack(weights))
+
+    def sample(
+        self,
+        state: MemoryState,
+        n: int,
+        steps: int = 15,
+        generator: torch.Generator | None = None,
+        method: str | None = None,
+        **options: Any,
+    ) -> Recall:
+        """Draw images: the first step reads the memory with y ~ N(0, I), the others are recall."""
+        self.check_sample(n, steps, generator, method, options)
+        self.check_memory(state)
+        shape = (*state.R.shape[:-2], n, self.config.key)
+        y = torch.randn(shape, generator=generator, dtype=self.like.dtype, device=self.device)
+        w = self.weights(y)
+        first = Recall(self.decode(memory.read(state, w)).mode()[None], w[None])
+        if steps == 1:
+            return first
+        with checks.deep_checks(False):
+            rest = self.recall(state, first.last, steps - 1)
+        assert first.w is not None
+        assert rest.w is not None
+        return Recall(torch.cat([first.x, rest.x]), torch.cat([first.w, rest.w]))
+
+    def kept(self, length: int) -> int:
+        """R and U, whatever is written."""
+        return self.config.rows * (self.config.code + self.config.rows)
+
+    def check_memory(self, state: Any) -> None:
+        """Check that a memory is one of this model's."""
+        K, C = self.config.rows, self.config.code
+        self.check_state(state, MemoryState, R=(K, C), U=(K, K))
+
+
+@full_precision
+def posterior(
+    R0: Float[Tensor, "K C"],
+    prior_var: Number,
+    w: Float[Tensor, "*b T K"],
+    z: Float[Tensor, "*b T C"],
+    noise_var: Number,
+) -> tuple[MemoryState, Float[Tensor, "*b"]]:
+    """p(M | W, Z) from the blank memory, all codes at once, and ln det U − ln det U0.
+
+        B = I + (prior_var / noise_var) WᵀW = L Lᵀ      U = prior_var B⁻¹      R = R0 + U Wᵀ(Z − W R0) / noise_var
+
+    The same as `memory.condition`, for weights that do not depend on the memory. No eigenvalue of B is below one,
+    so U is positive definite in float32 too. Cost T·(K² + K·C) + K²·C + K³. Proof: test_posterior_*.
+    """
+    L = cholesky(ridge((prior_var / noise_var) * (w.mT @ w), 1.0), "I + WᵀW prior_var / noise_var")
+    root = solve_lower(L, torch.eye(R0.shape[-2], dtype=w.dtype, device=w.device).expand_as(L))
+    U = prior_var * (root.mT @ root)
+    return MemoryState(R0 + U @ (w.mT @ (z - w @ R0)) / noise_var, U), -log_det(L)
+
+
+@full_precision
+def uncertainty(state: MemoryState, w: Float[Tensor, "*b T K"], noise_var: Number) -> Float[Tensor, "*b T"]:
+    """C wᵀU w / (2 noise_var): what it costs, on average over M, that a read is uncertain."""
+    return 0.5 * state.R.shape[-1] * (w @ state.U * w).sum(-1) / noise_var
+
+
+def network(size: int, hidden: int, out: int, scale: float = 1.0) -> nn.Sequential:
+    """A small network with one hidden layer, started as the codec is; `scale` shrinks what it puts out at first."""
+    first, last = nn.Linear(size, hidden), nn.Linear(hidden, out)
+    for layer in (first, last):
+        nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(layer.bias)
+    with torch.no_grad():
+        last.weight.mul_(scale)
+    return nn.Sequential(first, nn.SiLU(), last)

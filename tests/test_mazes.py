@@ -1,0 +1,226 @@
+"""The data set of mazes: with labmaze where it is installed, and with a small stand-in for it everywhere."""
+
+import hashlib
+import importlib.util
+import math
+import subprocess
+import sys
+import types
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from kanerva import cli
+from kanerva.config import DataConfig
+from kanerva.data import ClassImages, episodes, load, mazes
+from kanerva.data.raycast import WALL
+
+real = pytest.mark.skipif(
+    importlib.util.find_spec("labmaze") is None, reason="no labmaze here; pip install 'kanerva[mazes]' brings it"
+)
+
+ENTITIES = "*******\n*   ***\n*     *\n*   * *\n***   *\n*******\n"
+ROOMS = ".......\n.AAA...\n.AAA...\n.AAA...\n.......\n.......\n"
+
+
+@pytest.fixture
+def few(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Three mazes to train on, two to test with, five frames each; the cache."""
+    monkeypatch.setattr(mazes, "MAZES", {"train": 3, "test": 2})
+    monkeypatch.setattr(mazes, "FRAMES", 5)
+    return own_cache
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A module like labmaze: mazes of seven cells, of which every second is the same as the one before."""
+
+    def paths(*names: str) -> list[str]:
+        for name in names:
+            random = np.random.default_rng(list(name.encode()))
+            colours = random.integers(0, 256, (4, 4, 3), np.uint8).repeat(64, 0).repeat(64, 1)
+            Image.fromarray(colours).save(tmp_path / f"{name}.png")
+        return [str(tmp_path / f"{name}.png") for name in names]
+
+    def maze(height: int, width: int, random_seed: int, **settings: Any) -> Any:
+        cells = np.array([list(row) for row in ENTITIES.splitlines()])
+        numbers = np.random.default_rng((random_seed + 1) // 2).random(cells.shape)
+        cells[1:-1, 1:-1][numbers[1:-1, 1:-1] > 0.95] = " "
+        text = "".join("".join(row) + "\n" for row in cells)
+        return types.SimpleNamespace(entity_layer=text, variations_layer=ROOMS)
+
+    Box = namedtuple("Box", "left right up down front back")
+    assets = types.ModuleType("labmaze.assets")
+    assets.MAZE_STYLES, assets.SKY_STYLES = ("one", "two"), ("sky",)
+    assets.get_wall_texture_paths = lambda style: {"a": paths(f"{style}_wall")[0]}
+    assets.get_floor_texture_paths = lambda style: dict(zip("ab", paths(f"{style}_a", f"{style}_b"), strict=True))
+    assets.get_sky_texture_paths = lambda style: Box(*paths("l", "r", "u", "d", "f", "b"))
+    module = types.ModuleType("labmaze")
+    module.RandomMaze = maze
+    monkeypatch.setitem(sys.modules, "labmaze", module)
+    monkeypatch.setitem(sys.modules, "labmaze.assets", assets)
+    monkeypatch.setattr(mazes, "_version", lambda: "1")
+    return module
+
+
+def both(**options: Any) -> tuple[ClassImages, ClassImages]:
+    return load("mazes", "train", **options), load("mazes", "test", **options)
+
+
+@pytest.mark.usefixtures("few", "stand_in")
+@pytest.mark.parametrize("size", [32, 64])
+def test_a_class_is_a_maze(size: int) -> None:
+    train, test = both(size=size)
+    assert train.shape == test.shape == (3, size, size)
+    assert not train.binary
+    assert train.likelihood == "gaussian"
+    assert (train.count.tolist(), test.count.tolist()) == ([5] * 3, [5] * 2)
+    assert train.labels + test.labels == ("0000", "0001", "0002", "0003", "0004")
+    assert (train.name, train.split, test.split) == ("mazes", "train", "test")
+    x = episodes(train, 2, 4)
+    assert x.min() >= -1
+    assert x.max() < 1
+    assert len({frame.numpy().tobytes() for images in (train, test) for frame in images.pixels}) == 25
+
+
+@pytest.mark.usefixtures("few", "stand_in")
+def test_mazes_are_drawn_once(monkeypatch: pytest.MonkeyPatch, few: Path) -> None:
+    first = both()
+    assert sorted(path.name for path in few.iterdir()) == ["mazes-v1-32-test.npz", "mazes-v1-32-train.npz"]
+
+    def draw(split: str, size: int) -> None:
+        raise AssertionError("drawn again")
+
+    monkeypatch.setattr(mazes, "draw", draw)
+    for before, after in zip(first, both(), strict=True):
+        assert torch.equal(before.pixels, after.pixels)
+    monkeypatch.setattr(mazes, "_version", lambda: None)  # without labmaze, what was drawn is there
+    assert torch.equal(load("mazes").pixels, first[0].pixels)
+    monkeypatch.setattr(mazes, "_version", lambda: "2")
+    with pytest.raises(AssertionError, match="drawn again"):
+        load("mazes")
+
+
+@pytest.mark.usefixtures("few", "stand_in")
+def test_the_test_mazes_are_the_same_drawn_first_or_last(few: Path) -> None:
+    _, test = both()
+    for path in few.iterdir():
+        path.unlink()
+    assert torch.equal(load("mazes", "test").pixels, test.pixels)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_no_maze_comes_twice() -> None:
+    found = list(mazes.layouts(8))
+    assert len({entities for entities, _ in found}) == 8
+    assert list(mazes.layouts(3)) == found[:3]
+
+
+def test_a_plan_becomes_numbers() -> None:
+    grid = mazes.grid(ENTITIES, ROOMS)
+    assert grid.tolist() == [
+        [-1, -1, -1, -1, -1, -1, -1],
+        [-1, 1, 1, 1, -1, -1, -1],
+        [-1, 1, 1, 1, 0, 0, -1],
+        [-1, 1, 1, 1, -1, 0, -1],
+        [-1, -1, -1, 0, 0, 0, -1],
+        [-1, -1, -1, -1, -1, -1, -1],
+    ]
+    assert mazes.grid("***\n***", "Z..\n.B.").tolist() == [[WALL] * 3] * 2
+
+
+def test_poses_keep_away_from_walls() -> None:
+    grid = mazes.grid(ENTITIES, ROOMS)
+    found = mazes.poses(grid, 500, np.random.default_rng(0))
+    assert found.shape == (500, 3)
+    walls = list(zip(*np.nonzero(grid == WALL), strict=True))
+    for x, y, _ in found:
+        assert grid[math.floor(y), math.floor(x)] != WALL
+        away = min(math.hypot(max(j - x, 0, x - j - 1), max(i - y, 0, y - i - 1)) for i, j in walls)
+        assert away >= mazes.LEAST
+    assert len(np.unique(np.floor(found[:, :2]), axis=0)) >= 10  # of 15 open cells; dead ends have little view
+    assert np.histogram(found[:, 2], 4, (0, 2 * math.pi))[0].min() > 25
+    again = mazes.poses(grid, 500, np.random.default_rng(0))
+    assert np.array_equal(found, again)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_rooms_have_their_own_looks_of_one_style() -> None:
+    textures = mazes.Textures()
+    assert textures.atlas.shape == (2 * 3 + 4, (4 * 256**2 - 1) // 3, 3)
+    for seed in range(20):
+        scene = textures.dress(mazes.grid(ENTITIES, ROOMS), np.random.default_rng(seed))
+        style = 0 if scene.walls[0] == 0 else 3
+        assert scene.walls.tolist() == [style] * 2  # there is but one
+        assert sorted(scene.floors.tolist()) == [style + 1, style + 2]
+        assert scene.sky.tolist() == [6, 7, 8, 9]
+
+
+def test_textures_are_dealt_in_rounds() -> None:
+    dealt = mazes._deal(np.array([4, 5, 6]), 8, np.random.default_rng(0))
+    assert len(dealt) == 8
+    assert sorted(dealt[:3]) == sorted(dealt[3:6]) == [4, 5, 6]
+
+
+@pytest.mark.parametrize("size", [28, 0, True, "32", 32.0])
+@pytest.mark.usefixtures("no_shape_checks")
+def test_other_sizes_are_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match=rf"size: expected 32 or 64 pixels a side, got {size!r}"):
+        load("mazes", size=size)
+
+
+def test_without_labmaze_the_error_says_what_to_install(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "labmaze", None)
+    monkeypatch.setitem(sys.modules, "labmaze.assets", None)
+    wanted = (
+        r"mazes: expected the package labmaze, .* pip install 'kanerva\[mazes\]' brings it, on Python up to 3.12$"
+    )
+    with pytest.raises(ModuleNotFoundError, match=wanted):
+        load("mazes")
+    with pytest.raises(SystemExit, match=wanted):  # one line, without "this was not foreseen"
+        cli.main(["data", "--dataset", "mazes"])
+    assert not own_cache.exists()
+
+
+@pytest.mark.usefixtures("few", "stand_in")
+def test_the_command_shows_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["data", "--dataset", "mazes", "--size", "64", "--preview", str(tmp_path / "sheet.png")])
+    assert "colour" in capsys.readouterr().out
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.mode == "RGB"
+        assert sheet.size == (8 * 64, 2 * 64)
+    assert DataConfig("mazes").load()[0].shape == (3, 32, 32)
+
+
+@real
+def test_the_real_mazes(few: Path) -> None:
+    train, test = both()
+    assert (len(train), len(test)) == (15, 10)
+    spread = train.pixels.float().std(0)
+    assert spread.min() > 5  # no pixel is the same in all
+    assert (train.pixels.float().std((1, 2, 3)) > 10).all()  # none is of one colour
+    grids = [mazes.grid(*layout) for layout in mazes.layouts(200)]
+    assert len({grid.tobytes() for grid in grids}) == 200
+    assert all(grid.shape == (mazes.CELLS, mazes.CELLS) for grid in grids)
+    assert np.mean([grid.max() for grid in grids]) > 3  # rooms
+
+
+DIGEST = """
+import hashlib
+from kanerva.data import mazes
+mazes.MAZES, mazes.FRAMES = {"train": 2, "test": 1}, 4
+print(hashlib.sha256(mazes.draw("test", 32).tobytes()).hexdigest())
+"""
+
+
+@real
+def test_another_process_draws_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = subprocess.run([sys.executable, "-c", DIGEST], capture_output=True, text=True, check=True, timeout=120)
+    monkeypatch.setattr(mazes, "MAZES", {"train": 2, "test": 1})
+    monkeypatch.setattr(mazes, "FRAMES", 4)
+    assert run.stdout.strip() == hashlib.sha256(mazes.draw("test", 32).tobytes()).hexdigest()
