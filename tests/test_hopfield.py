@@ -271,7 +271,7 @@ def test_settings_of_other_models_are_taken_over() -> None:
         ({"separation": "min"}, "separation: expected one of"),
         ({"beta": 0.0}, "beta: expected 1e-06 or more, got 0.0"),
         ({"beta": -1.0}, "beta: expected 1e-06 or more, got -1.0"),
-        ({"beta": math.inf}, "beta: expected 1e-06 or more, got inf"),
+        ({"beta": math.inf}, "beta: expected 1e-06 or more and finite, got inf"),
         ({"beta": 2.0, "separation": "max"}, "beta: expected none with separation max, which has no β, got 2.0"),
         ({"code": -1}, "code: expected 0 or more, got -1"),
         ({"codec": CodecConfig((4,))}, "codec: expected none with code 0"),
