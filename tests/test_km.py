@@ -15,7 +15,8 @@ from cases import AWKWARD, case, normal
 from kanerva import PRESETS, CodecConfig, MemoryState, memory
 from kanerva.cli import main
 from kanerva.config import with_model
-from kanerva.models.km import KM, Gaussian, KMConfig, posterior, uncertainty
+from kanerva.models.gaussian import Gaussian
+from kanerva.models.km import KM, KMConfig, posterior, uncertainty
 from small import metrics, tiny
 
 SMALL = KMConfig(image=(1, 6, 7), code=5, rows=4, key=3, codec=CodecConfig((4, 6)))

@@ -26,7 +26,7 @@ from torch.nn.functional import softplus
 
 from .. import checks
 from .base import CodecModel, CodecModelConfig, Preparation, Recall, Terms
-from .vae import normal
+from .gaussian import normal
 
 # Added to squared norms, so that a blank row is like nothing, and its gradient is finite (√ has none at 0).
 TINY = 1e-6
@@ -324,7 +324,7 @@ class DNC(CodecModel):
         share = self.config.cue_noise * uniform(*x.shape[:-3], 1, 1, 1)
         if self.config.binary:
             return torch.where(uniform(*x.shape) < share, 1 - x, x)
-        return (x + share * normal(x, generator)).clamp(-1.5, 1.5)
+        return (x + share * normal(x.shape, x, generator)).clamp(-1.5, 1.5)
 
     def extra_scores(
         self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
@@ -365,7 +365,7 @@ class DNC(CodecModel):
         """Read for codes drawn from N(0, I), then the steps of recall. Training makes no codes like these."""
         self.check_sample(n, steps, generator, method, options)
         self.check_memory(state)
-        z = normal(state.memory.new_empty(*state.memory.shape[:-2], n, self.config.code), generator)
+        z = normal((*state.memory.shape[:-2], n, self.config.code), state.memory, generator)
         return self.trajectory(state, z, steps)
 
     def trajectory(self, state: DNCState, z: Float[Tensor, "*b Q C"], steps: int) -> Recall:

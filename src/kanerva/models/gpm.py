@@ -36,6 +36,7 @@ from .. import checks, memory
 from ..checks import full_precision
 from ..linalg import Number, cholesky, solve
 from .base import CodecModel, CodecModelConfig, Recall, Terms
+from .gaussian import normal
 
 # The paper's number of steps: seven square the error seven times.
 STEPS = 7
@@ -260,8 +261,3 @@ def kl_point(M: Float[Tensor, "*b K C"], M0: Float[Tensor, "K C"], memory_var: N
     """KL(MN(M, memory_var I, I) ‖ MN(M0, I, I)) = ½ ( K·C (memory_var − 1 − ln memory_var) + ‖M − M0‖² )."""
     v = torch.as_tensor(memory_var, dtype=M.dtype)
     return 0.5 * (M0.numel() * (v - 1 - v.log()) + (M - M0).square().sum((-2, -1)))
-
-
-def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers."""
-    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)

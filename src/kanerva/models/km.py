@@ -24,7 +24,7 @@ its mean: KL below 0.01 after 500 steps, and nothing learned from then on).
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -35,6 +35,7 @@ from ..checks import full_precision
 from ..linalg import Number, cholesky, log_det, ridge, solve_lower
 from ..memory import MemoryState
 from .base import CodecModel, CodecModelConfig, Recall, Terms
+from .gaussian import Gaussian, normal
 
 # ln var of keys at first: where keys say little, training soon forgets them.
 SHARP = -2.0
@@ -56,27 +57,6 @@ class KMConfig(CodecModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.fields(self, rows=1, key=1)
-
-
-class Gaussian(NamedTuple):
-    """A Gaussian with its own variance for every number."""
-
-    mean: Float[Tensor, "*b N"]
-    log_var: Float[Tensor, "*b N"]
-
-    def draw(self, generator: torch.Generator | None = None) -> Float[Tensor, "*b N"]:
-        """mean + √var ε."""
-        noise = torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
-        return self.mean + (0.5 * self.log_var).exp() * noise
-
-    def kl(
-        self, mean: Float[Tensor, "*b N"] | float = 0.0, log_var: Float[Tensor, ""] | None = None
-    ) -> Float[Tensor, "*b"]:
-        """KL(this ‖ N(mean, var I)) = ½ Σ ((this.mean − mean)² / var + r − 1 − ln r),  r = this.var / var."""
-        log_ratio, distance = self.log_var, (self.mean - mean).square()
-        if log_var is not None:
-            log_ratio, distance = log_ratio - log_var, distance * (-log_var).exp()
-        return 0.5 * (distance + log_ratio.exp() - 1 - log_ratio).sum(-1)
 
 
 class KM(CodecModel):
@@ -230,8 +210,7 @@ class KM(CodecModel):
         self.check_sample(n, steps, generator, method, options)
         self.check_memory(state)
         shape = (*state.R.shape[:-2], n, self.config.key)
-        y = torch.randn(shape, generator=generator, dtype=self.like.dtype, device=self.device)
-        w = self.weights(y)
+        w = self.weights(normal(shape, self.like, generator))
         first = Recall(self.decode(memory.read(state, w)).mode()[None], w[None])
         if steps == 1:
             return first

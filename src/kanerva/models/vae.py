@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .. import checks
 from .base import CodecModel, CodecModelConfig, Recall, Terms
+from .gaussian import Gaussian, normal
 
 # Draws of the importance-weighted bound that is reported: the largest k of Burda et al.'s tables.
 DRAWS = 50
@@ -34,17 +35,6 @@ class Nothing(NamedTuple):
     nothing: Float[Tensor, "*b 0"]
 
 
-class Posterior(NamedTuple):
-    """q(z | x), a Gaussian with its own variance for every number of a code."""
-
-    mean: Float[Tensor, "*b C"]
-    log_var: Float[Tensor, "*b C"]
-
-    def kl(self) -> Float[Tensor, "*b"]:
-        """KL(q(z | x) ‖ N(0, I)) = ½ Σ (mean² + var − 1 − ln var)."""
-        return 0.5 * (self.mean.square() + self.log_var.exp() - 1 - self.log_var).sum(-1)
-
-
 class VAE(CodecModel):
     """A variational autoencoder. Its encoder puts out 2C numbers: a code's mean, and the logs of its variances."""
 
@@ -59,10 +49,10 @@ class VAE(CodecModel):
     def encoded(self) -> int:
         return 2 * self.config.code
 
-    def posterior(self, x: Float[Tensor, "*b c h w"]) -> Posterior:
+    def posterior(self, x: Float[Tensor, "*b c h w"]) -> Gaussian:
         """q(z | x)."""
         self.check_images(x)
-        return Posterior(*self.through(self.encoder, x, 3, (self.encoded,)).chunk(2, dim=-1))
+        return Gaussian(*self.through(self.encoder, x, 3, (self.encoded,)).chunk(2, dim=-1))
 
     def encode(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b C"]:
         """Images to codes: the mean of q(z | x)."""
@@ -72,8 +62,7 @@ class VAE(CodecModel):
         """The terms of E_q ln p(x | z) − KL(q(z | x) ‖ p(z)), with one draw z = mean + √var ε."""
         self.check_images(x, "T")
         q = self.posterior(x)
-        z = q.mean + (0.5 * q.log_var).exp() * normal(q.mean, generator)
-        return Terms(self.decode(z).log_prob(x), kl_weights=q.kl())
+        return Terms(self.decode(q.draw(generator)).log_prob(x), kl_weights=q.kl())
 
     def given(
         self, state: Nothing, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
@@ -93,7 +82,7 @@ class VAE(CodecModel):
         q = self.posterior(x)
         total = x.new_full(x.shape[:-3], -math.inf)
         for _ in range(k):
-            noise = normal(q.mean, generator)
+            noise = normal(q.mean.shape, q.mean, generator)
             z = q.mean + (0.5 * q.log_var).exp() * noise
             # ln p(z) − ln q(z | x), where ‖(z − mean)/√var‖² = ‖ε‖²
             log_ratio = 0.5 * (noise.square() + q.log_var - z.square()).sum(-1)
@@ -141,7 +130,7 @@ class VAE(CodecModel):
         """Draw images: the first step decodes z ~ N(0, I), the others are recall."""
         self.check_sample(n, steps, generator, method, options)
         self.check_state(state, Nothing, nothing=(0,))
-        z = normal(state.nothing.new_empty(*state.nothing.shape[:-1], n, self.config.code), generator)
+        z = normal((*state.nothing.shape[:-1], n, self.config.code), state.nothing, generator)
         first = self.decode(z).mode()
         return Recall(torch.stack([first, *self.again(first, steps - 1)]))
 
@@ -162,8 +151,3 @@ class VAE(CodecModel):
         """The batch axes of memories and of images together."""
         checks.broadcastable({"state": state.nothing.shape[:-1], "x": torch.Size(other)})
         return tuple(torch.broadcast_shapes(state.nothing.shape[:-1], other))
-
-
-def normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers."""
-    return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
