@@ -2,6 +2,7 @@
 
 import functools
 import io
+import math
 from typing import Any
 
 import numpy as np
@@ -47,12 +48,22 @@ def test_measures_by_hand() -> None:
     assert found.blank.tolist() == [[0, 0, 1], [0, 0, 0]]
     assert found.energy.tolist() == energy.tolist()
     assert found.rose.tolist() == [[0, 0, 0], [0, 1, 0]]
+    assert found.psnr is None
+
+
+def test_psnr_by_hand() -> None:
+    """The range is 2, so an error of 0.2 is a tenth of it, 20 dB; none at all counts as half a grey level."""
+    clean = torch.tensor([0.5, -0.5, 0.9]).reshape(3, 1, 1, 1).expand(3, 3, 4, 4)
+    end = clean + torch.tensor([0.2, -0.02, 0.0]).reshape(3, 1, 1, 1)
+    found = experiment.measure(Recall(end[None], torch.zeros(1, 3, 5)), clean)
+    assert found.psnr is not None
+    assert found.psnr[0].tolist() == pytest.approx([20, 40, 20 * math.log10(512)], abs=1e-3)
 
 
 def test_means_are_over_episodes() -> None:
     def made(wrong: float, rose: float) -> Measures:
         last = torch.tensor([[9.0, 9.0], [wrong, wrong + 2], [wrong, wrong + 2]])
-        return Measures(last, last, last, last, torch.tensor([[0.0, 0.0], [rose, 0.0], [0.0, 0.0]]))
+        return Measures(last, last, last, last, torch.tensor([[0.0, 0.0], [rose, 0.0], [0.0, 0.0]]), None)
 
     final = experiment.final([made(1, 1), made(5, 0)])
     assert final["wrong"] == {"mean": 4, "stderr": pytest.approx(2)}  # 2 and 6, two episodes: √8 / √2

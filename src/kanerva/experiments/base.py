@@ -261,9 +261,14 @@ def distinct(images: ClassImages, batch: int, length: int, generator: torch.Gene
     return images.images(noise.topk(length, dim=1).indices)
 
 
+def is_binary(x: Tensor) -> bool:
+    """Whether pixels are 0 or 1; images that are not binary lie on [−1, 1]."""
+    return bool(((x == 0) | (x == 1)).all())
+
+
 def distances(x: Tensor, stored: Tensor) -> Tensor:
     """Wrong pixels (binary) or root mean square differences between images x (…, Q) and stored (…, T)."""
     a, b = x.flatten(-3), stored.flatten(-3)
-    if bool(((stored == 0) | (stored == 1)).all()):
+    if is_binary(stored):
         return torch.cdist(a, b, p=1)
     return torch.cdist(a, b) / math.sqrt(a.shape[-1])

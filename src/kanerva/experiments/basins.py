@@ -227,7 +227,7 @@ def damage(
 def outcome(end: Float[Tensor, "Q c h w"], stored: Float[Tensor, "T c h w"], asked: Int64[Tensor, "Q"]) -> Outcome:
     """Where recall ended; to be near is to differ in 5 % of pixels at most, or of their range (from −1 to 1)."""
     apart = base.distances(end, stored)
-    binary = bool(((stored == 0) | (stored == 1)).all())
+    binary = base.is_binary(stored)
     right, blank = hits(apart, asked), end.flatten(1).amax(-1) == end.flatten(1).amin(-1)
     near = (apart.amin(-1) <= NEAR * (stored[0].numel() if binary else 2)) & ~blank
     return Outcome(*(a.to(apart) for a in (right, right & near, near & ~right, blank)))

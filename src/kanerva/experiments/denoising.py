@@ -17,6 +17,7 @@ from torch import Tensor
 from .. import checks
 from ..data import corruption
 from ..data.corruption import Cue
+from ..likelihood import LEVEL
 from ..models import Model, Recall
 from . import base
 from .base import Experiment, Subject
@@ -68,6 +69,8 @@ class Measures(NamedTuple):
     """None where the model has none."""
     rose: Float[Tensor, "S Q"] | None
     """1 where the energy is above that of the step before; the first step has none before it."""
+    psnr: Float[Tensor, "S Q"] | None
+    """Peak signal-to-noise ratio in dB, of images on [−1, 1]; None for binary ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,14 +165,16 @@ class Denoising(Experiment):
         unit = f"wrong pixels of {result['pixels']}" if result["binary"] else "root mean square error"
         other, kept = cell["nearest"], result.get("kept")  # which earlier results do not say
         rows = [
-            ["the cue", cell["cue"]["wrong"], None, None, None],
+            ["the cue", cell["cue"]["wrong"], cell["cue"].get("psnr"), None, None, None],
             *(
-                [name, m["wrong"], Share(m["right"]), Share(m.get("rose")), kept]
+                [name, m["wrong"], m.get("psnr"), Share(m["right"]), Share(m.get("rose")), kept]
                 for name, m in cell["methods"].items()
             ),
-            ["nearest stored image to the cue", other["wrong"], Share(other["right"]), None, None],
+            ["nearest stored image to the cue", other["wrong"], None, Share(other["right"]), None, None],
         ]
-        head = ["nearest to the right image", "steps that raise the energy", "floats kept"]
+        head = ["PSNR, dB", "nearest to the right image", "steps that raise the energy", "floats kept"]
+        if "psnr" not in cell["cue"]:  # binary images
+            head, rows = head[1:], [[*row[:2], *row[3:]] for row in rows]
         return Table([f"from {cell['name']}", unit, *head], rows)
 
 
@@ -261,7 +266,17 @@ def measure(path: Recall, clean: Float[Tensor, "Q c h w"]) -> Measures:
     flat = path.x.flatten(2)
     blank = flat.amax(-1) == flat.amin(-1)
     wrong, energy = apart.diagonal(dim1=-2, dim2=-1), path.energy
-    return Measures(wrong, right.to(wrong), blank.to(wrong), energy, None if energy is None else rises(energy))
+    rose = None if energy is None else rises(energy)
+    noise = None if base.is_binary(clean) else psnr(wrong)
+    return Measures(wrong, right.to(wrong), blank.to(wrong), energy, rose, noise)
+
+
+def psnr(error: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """20 log10(2 / error), the peak signal-to-noise ratio in dB of images that lie on [−1, 1].
+
+    The error is a root mean square. Where it is 0 the ratio has no bound: half a grey level is taken instead.
+    """
+    return 20 * (2 / error.clamp(min=LEVEL / 2)).log10()
 
 
 def hits(apart: Float[Tensor, "*b Q T"], answer: Int64[Tensor, "Q"]) -> Bool[Tensor, "*b Q"]:
@@ -312,8 +327,10 @@ def yardsticks(cell: Cell, episodes: list[Episode]) -> dict[str, Any]:
         found = apart(cue, episode.x, cell.known).argmin(-1)
         missed = base.distances(episode.x, episode.x)[answer, found]
         rows.append((base.distances(cue.x, episode.x).diagonal(), (found == answer).to(missed), missed))
-    wrong, right, other = (base.mean(torch.stack(values)) for values in zip(*rows, strict=True))
-    return {"cue": {"wrong": wrong}, "nearest": {"right": right, "wrong": other}}
+    wrong, right, other = (torch.stack(values) for values in zip(*rows, strict=True))
+    cues = {"wrong": wrong} if base.is_binary(episodes[0].x) else {"wrong": wrong, "psnr": psnr(wrong)}
+    nearest = {"right": base.mean(right), "wrong": base.mean(other)}
+    return {"cue": {name: base.mean(values) for name, values in cues.items()}, "nearest": nearest}
 
 
 def apart(cue: Cue, stored: Float[Tensor, "T c h w"], known: bool) -> Float[Tensor, "Q T"]:

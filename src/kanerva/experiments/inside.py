@@ -376,7 +376,7 @@ def match(
     if not len(found):
         return which, wrong
     distance = base.distances(found, written)
-    limit = NEAR * (written[0].numel() if bool(((written == 0) | (written == 1)).all()) else 2)
+    limit = NEAR * (written[0].numel() if base.is_binary(written) else 2)
     for _ in found:  # the nearest pair first; what is matched is out of the way
         i, t = divmod(int(distance.argmin()), len(written))
         if not distance[i, t] <= limit:
@@ -393,7 +393,7 @@ def show(
     which: Int64[Tensor, "n"],
 ) -> dict[str, Any]:
     """What was written, the memory, and what was found, in the same order and blank where it was not."""
-    blank = 0.0 if bool(((written == 0) | (written == 1)).all()) else 1.0
+    blank = 0.0 if base.is_binary(written) else 1.0
     beside = torch.full_like(written, blank)
     beside[which[which >= 0]] = found[which >= 0]
     rows = -(-len(written) // COLUMNS)
@@ -424,11 +424,12 @@ def measure(path: Recall, x: Float[Tensor, "B T c h w"]) -> dict[str, Float[Tens
     right = hits(distance, torch.arange(x.shape[1], device=x.device))
     assert path.energy is not None  # a DKM has one
     sure = torch.zeros_like(right) if path.certified is None else path.certified
+    missed = wrong > 0 if base.is_binary(x) else ~right  # no decoder gives a colour to the last digit
     return {
         "wrong": wrong.mean(-1),
         "right": right.to(wrong).mean(-1),
         "certified": sure.to(wrong).mean(-1),
-        "mistaken": (sure & (wrong > 0)).sum(-1) / sure.sum(-1).clamp(min=1),
+        "mistaken": (sure & missed).sum(-1) / sure.sum(-1).clamp(min=1),
         "rose": rises(path.energy).mean((0, 2)),
     }
 
