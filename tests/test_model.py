@@ -12,7 +12,7 @@ from torch.distributions import Bernoulli as TorchBernoulli
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 import kanerva
-from cases import normal
+from cases import covariance_of, normal
 from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory, objective
 from kanerva.codec import Down, Up
 from kanerva.likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise
@@ -82,15 +82,6 @@ def correlated(c: int, *batch: int, h: int = 2, w: int = 3) -> Correlated:
     """Means, scales and correlations of any size, for images of c channels."""
     mean, s = normal(*batch, c, h, w), normal(*batch, c, h, w, seed=1)
     return Correlated(mean, (0.5 * s).exp(), normal(*batch, c * (c - 1) // 2, h, w, seed=2))
-
-
-def covariance_of(likelihood: Correlated) -> Tensor:
-    """Σ of every pixel, (*b, h, w, c, c), from its definition."""
-    c = likelihood.mean.shape[-3]
-    i, j = torch.tril_indices(c, c, -1)
-    L = torch.eye(c, dtype=torch.float64).repeat(*likelihood.mean.movedim(-3, -1).shape[:-1], 1, 1)
-    L[..., i, j] = likelihood.lower.movedim(-3, -1)
-    return L @ torch.diag_embed(likelihood.scale.square().movedim(-3, -1)) @ L.mT
 
 
 def density(likelihood: Correlated, x: Tensor, covariance: Tensor) -> Tensor:

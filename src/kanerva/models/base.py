@@ -313,7 +313,8 @@ class CodecModel(Model):
         self.encoder = Encoder(c.image, self.encoded, c.codec)
         self.decoder = Decoder(c.image, c.code, c.codec, sum(c.spread))
         if not c.binary:
-            self.log_scale = nn.Parameter(torch.tensor(0.0))
+            # one for all starts at 1; with one for every pixel, near the deviation of images on [−1, 1]
+            self.log_scale = nn.Parameter(torch.tensor(-1.0 if any(c.spread) else 0.0))
         self.codec_dtype: torch.dtype | None = None
         """bfloat16 runs the codec in it; all else stays in float32."""
 
