@@ -340,7 +340,8 @@ class CodecModel(Model):
         """The distribution over images whose logits, or means and what follows them, the decoder has put out.
 
         scale = min_scale + exp(log_scale + s), where log_scale is learned, and s (0 at first, or for all pixels) is
-        the decoder's, as are the entries of L below its diagonal.
+        the decoder's. So is l, below the diagonal of L: L_ij = l_ij scale_i / scale_j. A step in l is then worth the
+        same however sure a channel is, and training is quicker.
         """
         c = self.config
         if c.binary:
@@ -349,7 +350,11 @@ class CodecModel(Model):
         if not any(c.spread):
             return Gaussian(mean, c.min_scale + self.log_scale.exp())
         scale = c.min_scale + (self.log_scale + bounded(s)).exp()
-        return Correlated(mean, scale, bounded(lower)) if lower.shape[-3] else Gaussian(mean, scale)
+        if not lower.shape[-3]:
+            return Gaussian(mean, scale)
+        s = scale.unbind(-3)
+        ratio = torch.stack([s[i] / s[j] for i in range(len(s)) for j in range(i)], -3)
+        return Correlated(mean, scale, bounded(lower) * ratio)
 
     def through(
         self, part: Callable[[Tensor], Tensor], x: Float[Tensor, "..."], axes: int, shape: tuple[int, ...]
