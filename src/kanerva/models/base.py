@@ -340,8 +340,8 @@ class CodecModel(Model):
         """The distribution over images whose logits, or means and what follows them, the decoder has put out.
 
         scale = min_scale + exp(log_scale + s), where log_scale is learned, and s (0 at first, or for all pixels) is
-        the decoder's. So is l, below the diagonal of L: L_ij = l_ij scale_i / scale_j. A step in l is then worth the
-        same however sure a channel is, and training is quicker.
+        the decoder's. So is l, below the diagonal of L: L_ij = l_ij scale_i / scale_j. A step in l is then worth
+        the same however sure a channel is, and training is quicker.
         """
         c = self.config
         if c.binary:
