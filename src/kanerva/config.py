@@ -182,8 +182,8 @@ PRESETS["omniglot-dnc"] = (
 )
 
 # The nats of a colour image are a sum over thousands of pixels, which get surer as training goes on: gradients have
-# norms of 5,000 at first and of up to 300,000 later. A clip of 10, which cuts every step, takes 450 steps on mazes to
-# where 270 without it lead.
+# norms of 5,000 at first and of up to 300,000 later. With a clip of 10, which cuts every step, mazes take 450 steps
+# to where 270 lead without it.
 CLIP = 300_000.0
 COLOUR = RunConfig(
     model=DKMConfig(
