@@ -218,14 +218,14 @@ QUICK = dataclasses.replace(
         weights="full", scale="colour", codec=CodecConfig((16, 32, 32), norm="group", activation="silu")
     ),
     train=TrainConfig(
-        steps=1_500,
+        steps=1_200,
         batch=4,
         lr=2e-3,
         clip=CLIP,
         average=0.99,
-        evaluate_every=250,
+        evaluate_every=400,
         evaluate_images=512,
-        save_every=250,
+        save_every=400,
         log_every=20,
     ),
 )

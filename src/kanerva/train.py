@@ -31,10 +31,10 @@ from .models.base import CodecModel, CodecModelConfig, Model, Preparation
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
 from .streams import say
 
-# What five minutes on two cores, and on a GPU, make of mazes.
+# Measured: mazes-demo after 1,000 steps, 5.47 bits; predicting the mean image, 7.86.
 EXPECT = (
-    "on a CPU expect the right colours, but blurred: mazes come to about 6 bits per dimension in 5 minutes on two "
-    "cores"
+    "on a CPU expect the right colours, but blurs: five minutes on two cores take mazes from the 7.9 bits per "
+    "dimension of their mean image to about 5.5; a GPU has time for far more steps"
 )
 
 
