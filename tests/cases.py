@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kanerva import MemoryState
+from kanerva.likelihood import Correlated
 
 # Every size that a loop, a block or a vector unit could trip over: (batch, K, C, T).
 AWKWARD = [
@@ -56,3 +57,12 @@ def case(
     w, z = normal(*batch, T, K, seed=seed + 2), normal(*batch, T, C, seed=seed + 3)
     s2 = torch.tensor(noise_var, dtype=torch.float64)
     return Case(state.to(device), w.to(device), z.to(device), s2.to(device))
+
+
+def covariance_of(likelihood: Correlated) -> Tensor:
+    """Σ of every pixel, (*b, h, w, c, c), from its definition."""
+    c = likelihood.mean.shape[-3]
+    i, j = torch.tril_indices(c, c, -1)
+    L = torch.eye(c, dtype=torch.float64).repeat(*likelihood.mean.movedim(-3, -1).shape[:-1], 1, 1)
+    L[..., i, j] = likelihood.lower.movedim(-3, -1)
+    return L @ torch.diag_embed(likelihood.scale.square().movedim(-3, -1)) @ L.mT

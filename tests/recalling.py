@@ -12,7 +12,10 @@ from kanerva import DKM, CodecConfig, DKMConfig
 BITS = DKMConfig(image=(1, 8, 9), rows=5, code=7, codec=CodecConfig((4, 6)))
 FULL = dataclasses.replace(BITS, weights="full")
 COLOUR = dataclasses.replace(BITS, image=(3, 8, 8), likelihood="gaussian")
-CONFIGS = pytest.mark.parametrize("config", [BITS, FULL, COLOUR], ids=["bits", "full", "colour"])
+CORRELATED = dataclasses.replace(COLOUR, scale="colour")
+CONFIGS = pytest.mark.parametrize(
+    "config", [BITS, FULL, COLOUR, CORRELATED], ids=["bits", "full", "colour", "correlated"]
+)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -26,6 +29,8 @@ def model(config: DKMConfig = BITS, seed: int = 0, dtype: torch.dtype = torch.fl
     with torch.no_grad():
         for p in m.decoder.parameters():
             p.mul_(1.5)
+        if any(config.spread):  # which are zero at first
+            m.decoder.up[-1].weight[:, config.image[0] :].normal_(std=0.1)
         m.log_noise_var.fill_(-1.0)
     return m.requires_grad_(False)
 

@@ -1,6 +1,7 @@
 """Codec, likelihoods, DKM and its objectives, each against the parts that it is made of."""
 
 import dataclasses
+import itertools
 import math
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from torch.distributions import Bernoulli as TorchBernoulli
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 import kanerva
-from cases import normal
+from cases import covariance_of, normal
 from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory, objective
 from kanerva.codec import Down, Up
-from kanerva.likelihood import LEVEL, Bernoulli, Gaussian, dequantise
+from kanerva.likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise
 
 SMALL = DKMConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
@@ -77,10 +78,83 @@ def test_gaussian_is_that_of_torch() -> None:
     torch.testing.assert_close(Gaussian(mean, scale).log_prob(x), exact)
 
 
+def correlated(c: int, *batch: int, h: int = 2, w: int = 3) -> Correlated:
+    """Means, scales and correlations of any size, for images of c channels."""
+    mean, s = normal(*batch, c, h, w), normal(*batch, c, h, w, seed=1)
+    return Correlated(mean, (0.5 * s).exp(), normal(*batch, c * (c - 1) // 2, h, w, seed=2))
+
+
+def density(likelihood: Correlated, x: Tensor, covariance: Tensor) -> Tensor:
+    mean = likelihood.mean.movedim(-3, -1)
+    return MultivariateNormal(mean, covariance).log_prob(x.movedim(-3, -1)).sum((-2, -1))
+
+
+@pytest.mark.parametrize("c", [1, 2, 3, 5])
+def test_correlated_is_that_of_torch(c: int) -> None:
+    likelihood, x = correlated(c, 2, 4), normal(2, 4, c, 2, 3, seed=3)
+    Sigma, noise_var = covariance_of(likelihood), torch.tensor([0.0, 1e-3, 0.5, 30.0]).double()
+    torch.testing.assert_close(likelihood.log_prob(x), density(likelihood, x, Sigma))
+    noisy = Sigma + noise_var[:, None, None, None, None] * torch.eye(c)
+    torch.testing.assert_close(likelihood.through(noise_var).log_prob(x), density(likelihood, x, noisy))
+    torch.testing.assert_close(covariance_of(likelihood.through(noise_var)), noisy)
+    torch.testing.assert_close(covariance_of(likelihood.tempered(0.3)), 0.3 * Sigma)
+
+
+def test_correlated_integrates_out_what_a_mask_leaves_out() -> None:
+    likelihood, x = correlated(3, 2, 4), normal(2, 4, 3, 2, 3, seed=3)
+    Sigma = covariance_of(likelihood)
+    mask = torch.rand(4, 3, 2, 3, generator=generator()) > 0.4
+    mask[0] = mask[0, :1]  # whole pixels
+    wanted = torch.zeros(2, 4, dtype=torch.float64)
+    for t, h, w in itertools.product(range(4), range(2), range(3)):
+        if bool((m := mask[t, :, h, w]).any()):
+            some = MultivariateNormal(likelihood.mean[:, t, m, h, w], Sigma[:, t, h, w][:, m][:, :, m])
+            wanted[:, t] += some.log_prob(x[:, t, m, h, w])
+    lost = torch.where(mask, x, torch.nan)
+    torch.testing.assert_close(likelihood.log_prob(lost, mask.double()), wanted)
+    torch.testing.assert_close(likelihood.log_prob(lost, mask[:, :1].double())[:, 0], wanted[:, 0])
+
+
+def test_correlated_channels_are_drawn_with_their_covariance() -> None:
+    one = correlated(3, h=1, w=1)
+    drawn = Correlated(*(a.expand(100_000, *a.shape) for a in one)).sample(generator())[..., 0, 0]
+    torch.testing.assert_close(drawn.mean(0), one.mean[:, 0, 0], rtol=0, atol=0.03)  # 1/√100,000 of scales up to 3
+    torch.testing.assert_close(drawn.T.cov(), covariance_of(one)[0, 0], rtol=0.02, atol=0.02)
+
+
+def test_correlated_has_the_gradients_of_its_density() -> None:
+    inputs = [*correlated(3, 2, h=1, w=2), normal(2, 3, 1, 2, seed=3), normal(2, seed=4).square()]
+    mask = torch.tensor([1.0, 0.0, 1.0]).double()[:, None, None].expand(3, 1, 2)
+
+    def all_of_it(mean: Tensor, scale: Tensor, lower: Tensor, x: Tensor, noise_var: Tensor) -> tuple[Tensor, ...]:
+        likelihood = Correlated(mean, scale, lower)
+        noisy = likelihood.through(noise_var)
+        return likelihood.log_prob(x), noisy.log_prob(x), noisy.log_prob(x, mask), likelihood.sample(generator())
+
+    assert torch.autograd.gradcheck(all_of_it, [a.requires_grad_() for a in inputs])
+
+
+def test_correlated_keeps_its_digits_in_float32() -> None:
+    """Channels that are nearly the same, with little noise: a difference of large numbers would be noise."""
+    likelihood = correlated(3, 5)
+    likelihood = Correlated(
+        likelihood.mean,
+        likelihood.scale * torch.tensor([1.0, 1e-3, 1e-3]).double()[:, None, None],
+        1 + 0.1 * likelihood.lower,
+    )
+    noise_var = torch.full((5,), 1e-6).double()
+    single = Correlated(*(a.float() for a in likelihood)).through(noise_var.float())
+    exact = likelihood.through(noise_var)
+    torch.testing.assert_close(single.scale.double(), exact.scale, rtol=1e-5, atol=0)
+    torch.testing.assert_close(single.lower.double(), exact.lower, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
-    "likelihood", [Bernoulli(normal(6, 1, 2, 2)), Gaussian(normal(6, 1, 2, 2), torch.tensor(0.1))]
+    "likelihood",
+    [Bernoulli(normal(6, 1, 2, 2)), Gaussian(normal(6, 1, 2, 2), torch.tensor(0.1)), correlated(3, 6)],
+    ids=["bernoulli", "gaussian", "correlated"],
 )
-def test_no_sample_is_more_probable_than_the_mode(likelihood: Bernoulli | Gaussian) -> None:
+def test_no_sample_is_more_probable_than_the_mode(likelihood: Likelihood) -> None:
     best = likelihood.log_prob(likelihood.mode())
     for seed in range(20):
         assert bool((likelihood.log_prob(likelihood.sample(generator(seed))) <= best).all())

@@ -39,7 +39,10 @@ def small(name: str, likelihood: str, **fields: Any) -> Model:
 
 
 def cases() -> list[Any]:
-    """Every model with small sizes and both likelihoods; where it may have a codec or none (code 0), both."""
+    """Every model with small sizes and both likelihoods; where it may have a codec or none (code 0), both.
+
+    A codec has correlated colours too.
+    """
     found = []
     for name, kind in MODELS.items():
         own = {field.name: field for field in dataclasses.fields(kind.Config)}
@@ -49,6 +52,9 @@ def cases() -> list[Any]:
             for likelihood in IMAGE:
                 label = f"{name}-{likelihood}" + ("-images" if fields != sizes else "")
                 found.append(pytest.param((name, likelihood, fields), id=label))
+        if "scale" in own:
+            for scale in ("pixel", "colour") if name == "dkm" else ("colour",):
+                found.append(pytest.param((name, "gaussian", {**sizes, "scale": scale}), id=f"{name}-{scale}"))
     return found
 
 

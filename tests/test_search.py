@@ -3,12 +3,13 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import MultivariateNormal
 
 import kanerva
-from cases import normal
+from cases import covariance_of, normal
 from kanerva import DKMConfig, memory
 from kanerva.data import corruption
-from kanerva.likelihood import Bernoulli, Gaussian
+from kanerva.likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from kanerva.recall import search
 from kanerva.recall.reader import Reader
 from recalling import BITS, COLOUR, CONFIGS, generator, images, model, strokes
@@ -32,10 +33,14 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
     with kanerva.deep_checks(False):  # as in recall
         found = search.infer(at, y, noise, mask)
 
-    def cost(w: Tensor, out: Bernoulli | Gaussian, level: float) -> Tensor:
+    def cost(w: Tensor, out: Likelihood, level: float) -> Tensor:
         if isinstance(out, Bernoulli):
             p = level + (1 - 2 * level) * out.logits.sigmoid()
             each = torch.where(y > 0.5, p, 1 - p).log()
+        elif isinstance(out, Correlated):
+            Sigma = covariance_of(out) + level * torch.eye(3)
+            pixels = MultivariateNormal(out.mean.movedim(-3, -1), Sigma).log_prob(y.movedim(-3, -1))
+            each = pixels[..., None, :, :]
         else:
             each = torch.distributions.Normal(out.mean, (out.scale**2 + level).sqrt()).log_prob(y)
         usual = (w.square().sum(-1) - mean).square() / (2 * variance)

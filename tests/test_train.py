@@ -30,7 +30,7 @@ from kanerva.evaluate import mean_image_nats
 from kanerva.fields import from_dict, to_dict
 from kanerva.log import Log
 from kanerva.step import Step, learning_rate, step_seed, update_average, why_not_captured
-from kanerva.train import NonFinite, fit, interrupts, new_run, saved_config
+from kanerva.train import NonFinite, advice, fit, interrupts, new_run, saved_config
 from small import metrics, patterns, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -241,17 +241,44 @@ def test_a_model_is_not_scored_on_images_of_another_kind(tmp_path: Path) -> None
         kanerva.evaluate(binary, test, length=0)
 
 
-def test_colour_images_train_too(tmp_path: Path) -> None:
-    from small import patterns
+def grey(folder: Path, **changes: Any) -> RunConfig:
+    """A run of six steps on grey images; `changes` are fields of DKMConfig."""
+    config = tiny(folder)
+    data = dataclasses.replace(config.data, dataset=str(patterns(folder, False)))
+    return dataclasses.replace(config, data=data, model=dataclasses.replace(config.model, **changes))
 
-    config = tiny(tmp_path)
-    config = dataclasses.replace(
-        config, data=dataclasses.replace(config.data, dataset=str(patterns(tmp_path, False)))
-    )
-    score = kanerva.train(config, tmp_path / "run")
+
+@pytest.mark.parametrize("scale", ["one", "pixel", "colour"])
+def test_colour_images_train_too(scale: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    score = kanerva.train(grey(tmp_path, scale=scale), tmp_path / "run")
     assert score is not None
     assert score.bits_per_dimension is not None
-    assert kanerva.load(tmp_path / "run" / "last.safetensors").config.likelihood == "gaussian"
+    assert f"nats per image, {score.bits_per_dimension:.3f} bits per dimension" in capsys.readouterr().err
+    config = kanerva.load(tmp_path / "run" / "last.safetensors").config
+    assert isinstance(config, kanerva.DKMConfig)
+    assert (config.likelihood, config.scale) == ("gaussian", scale)
+
+
+def test_colour_images_are_pointed_to_their_preset(tmp_path: Path) -> None:
+    images, world = grey(tmp_path).data.load()[0], World(0, 1, torch.device("cpu"))
+    better = f"kanerva train colour --dataset {tmp_path / 'greys.npz'} --size 8"
+    assert advice(grey(tmp_path), images, world).endswith(better)
+    assert "on a CPU expect" in advice(grey(tmp_path, scale="colour"), images, world)
+    assert advice(kanerva.PRESETS["mazes-paper"][1], images, world) == ""
+    bits = tiny(tmp_path)
+    assert advice(bits, bits.data.load()[0], world) == ""
+
+
+def test_presets_for_mazes_have_the_paper_s_memory_and_fit_into_five_megabytes() -> None:
+    for name, most in (("mazes-paper", math.inf), ("mazes", 5e6), ("mazes-vae", math.inf)):
+        config = kanerva.PRESETS[name][1].model
+        with torch.device("meta"):
+            model = kanerva.MODELS[config.kind](
+                dataclasses.replace(config, image=(3, 32, 32), likelihood="gaussian")
+            )
+        assert 2 * sum(p.numel() for p in model.parameters()) < most  # in bfloat16
+        assert model.config.code == 200  # type: ignore[attr-defined]
+        assert name == "mazes-vae" or tuple(model.R0.shape) == (64, 200)  # type: ignore[union-attr]
 
 
 # the step

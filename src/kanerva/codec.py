@@ -116,17 +116,19 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Codes to the parameters of a likelihood: logits, or means."""
+    """Codes to the parameters of a likelihood: logits, or means, and `more` channels, which are zero at first."""
 
-    def __init__(self, image: tuple[int, int, int], code: int, config: CodecConfig) -> None:
+    def __init__(self, image: tuple[int, int, int], code: int, config: CodecConfig, more: int = 0) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[config.activation]
         self.sizes = sizes(image, config)[::-1]
-        widths = (*config.filters[::-1], image[0])
+        widths = (*config.filters[::-1], image[0] + more)
         self.start = nn.Linear(code, widths[0] * math.prod(self.sizes[0]))
         self.blocks = nn.ModuleList(_blocks(width, config) for width in widths[:-1])
-        self.up = nn.ModuleList(Up(a, b) for a, b in pairwise(widths))
+        up = [Up(a, b) for a, b in pairwise(widths)]
+        self.up = nn.ModuleList(up)
         _start(self)
+        nn.init.zeros_(up[-1].weight.detach()[:, image[0] :])
 
     def forward(self, z: Float[Tensor, "n code"]) -> Float[Tensor, "n c h w"]:
         h = self.start(z).unflatten(1, (-1, *self.sizes[0])).contiguous(memory_format=torch.channels_last)

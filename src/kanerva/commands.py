@@ -48,7 +48,8 @@ class Train:
     def run(self) -> None:
         score = train(self.config, self.out, self.resume)
         if score is not None:
-            print(f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image; {self.out}/last.safetensors")
+            nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image{score.in_bits}"
+            print(f"{nats}; {self.out}/last.safetensors")
         elif first():
             print(ending(self.out))
 
@@ -367,8 +368,7 @@ def ending(folder: Path) -> str:
 
 def table(score: Score, about: dict[str, Any]) -> str:
     """A score for people."""
-    nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per image"
-    bits = "" if score.bits_per_dimension is None else f", {score.bits_per_dimension:.3f} bits per dimension"
+    nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per image{score.in_bits}"
     terms = [f"reconstruction {score.reconstruction:.2f}"]
     if score.kl_weights is not None:
         terms[0] += f" + KL({MODELS[about['kind']].LATENT}) {score.kl_weights:.2f}"
@@ -382,7 +382,7 @@ def table(score: Score, about: dict[str, Any]) -> str:
         for name, value in score.extra.items()
     )
     return (
-        f"{nats}{bits}\n{extra}"
+        f"{nats}\n{extra}"
         f"  {score.images:,} test images of {about['dataset']} in {score.episodes} episodes of {score.length}, "
         f"seed {score.seed}; lower is better\n"
         f"  {'; '.join(terms)}"

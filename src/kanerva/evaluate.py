@@ -42,6 +42,11 @@ class Score:
     extra: dict[str, dict[str, float]] = field(default_factory=dict)
     """What else a model reports (`Model.extra_scores`): the mean and stderr of each, by name, in nats per image."""
 
+    @property
+    def in_bits(self) -> str:
+        """The score in bits, to follow the one in nats; empty for binary images."""
+        return "" if self.bits_per_dimension is None else f", {self.bits_per_dimension:.3f} bits per dimension"
+
 
 @torch.no_grad()
 def evaluate(

@@ -7,7 +7,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
@@ -51,7 +51,7 @@ class Bernoulli(NamedTuple):
 
 
 class Gaussian(NamedTuple):
-    """Real pixels around a mean, with one standard deviation for all of an image's pixels."""
+    """Real pixels around a mean, independent, with one standard deviation for all of them, or one for each."""
 
     mean: Float[Tensor, "*b c h w"]
     scale: Float[Tensor, "*#b #c #h #w"]
@@ -81,7 +81,95 @@ class Gaussian(NamedTuple):
         return self.mean + self.scale * noise
 
 
-Likelihood = Bernoulli | Gaussian
+class Correlated(NamedTuple):
+    """Colour pixels around a mean. The channels of a pixel are correlated, pixels are not.
+
+    The covariance of a pixel is Σ = L diag(scale²) Lᵀ with L unit lower triangular, so that its density is that of
+    red, of green given red, and of blue given both. `lower` has what is below the diagonal of L, row by row:
+    (2, 1), (3, 1), (3, 2), … Any number of channels. Proof: test_correlated_*.
+    """
+
+    mean: Float[Tensor, "*b c h w"]
+    scale: Float[Tensor, "*b c h w"]
+    lower: Float[Tensor, "*b pairs h w"]
+
+    def log_prob(
+        self, x: Float[Tensor, "*b c h w"], mask: Float[Tensor, "*#b #c h w"] | None = None
+    ) -> Float[Tensor, "*b"]:
+        """ln p(x) = −½ Σ ( (e / scale)² + ln 2π scale² ), L e = x − mean; of a mask's pixels alone if it is given.
+
+        Where a mask has some of a pixel's channels alone, the others are integrated out.
+        """
+        apart, here = x - self.mean, self
+        if mask is not None:
+            lost = ~mask.bool().expand(apart.shape)
+            apart, here = apart.masked_fill(lost, 0), self._without(lost)
+        return Gaussian(torch.zeros_like(apart), here.scale).log_prob(here._explained(apart), mask)
+
+    def through(self, noise_var: Float[Tensor, "*#b"]) -> "Correlated":
+        """The same pixels after noise was added to each channel: the covariance of a pixel is Σ + noise_var I."""
+        noise = noise_var[..., None, None]
+        after = [var + noise for var in self.scale.square().unbind(-3)]
+        return self._with(after, [noise / a for a in after])
+
+    def tempered(self, temperature: float) -> "Correlated":
+        """p^(1 / temperature), normalised."""
+        return self._replace(scale=self.scale * temperature**0.5)
+
+    def mode(self) -> Float[Tensor, "*b c h w"]:
+        """Take the mean [sec. 3.5]."""
+        return self.mean
+
+    def sample(self, generator: torch.Generator | None = None) -> Float[Tensor, "*b c h w"]:
+        """Draw images: mean + L (scale ε)."""
+        noise = torch.randn(self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
+        e, L = (self.scale * noise).unbind(-3), self._rows()
+        moved = [e[i] + sum(L[i][j] * e[j] for j in range(i)) for i in range(len(e))]
+        return self.mean + torch.stack(moved, -3)
+
+    def _rows(self) -> list[list[Float[Tensor, "*b h w"]]]:
+        """The rows of L, each up to its diagonal."""
+        entries = iter(self.lower.unbind(-3))
+        return [[next(entries) for _ in range(i)] for i in range(self.mean.shape[-3])]
+
+    def _explained(self, apart: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b c h w"]:
+        """e with L e = x − mean: of each channel, what those before it leave unexplained."""
+        e: list[Tensor] = []
+        for row, r in zip(self._rows(), apart.unbind(-3), strict=True):
+            e.append(r - sum(a * b for a, b in zip(row, e, strict=True)))
+        return torch.stack(e, -3)
+
+    def _without(self, lost: Bool[Tensor, "*b c h w"]) -> "Correlated":
+        """The distribution of the other channels; those that are lost stay, but say nothing of the others."""
+        return self._with(list(self.scale.square().unbind(-3)), [a.to(self.mean) for a in lost.unbind(-3)])
+
+    def _with(self, after: list[Float[Tensor, "*b h w"]], gain: list[Float[Tensor, "*b h w"]]) -> "Correlated":
+        """L' and scale' of L D Lᵀ + diag(noise), with D' = D + noise of each channel by itself, gain = noise / D'.
+
+        Channel by channel from the last, L D Lᵀ + noise e_i e_iᵀ: what channel i explains of those after it shrinks
+        by the gain, and the rest, D_i gain (L_ri)_r (L_ri)_rᵀ, is noise for them. That is an update of rank one
+        (Gill, Golub, Murray and Saunders, 1974), a sum of positive terms, so float32 keeps its digits. Gain 1 is
+        noise without end.
+        """
+        L, var = self._rows(), list(self.scale.square().unbind(-3))
+        channels = len(var)
+        for i in reversed(range(channels)):
+            a, p = var[i] * gain[i], {r: L[r][i] for r in range(i + 1, channels)}
+            var[i] = after[i]
+            for r in p:
+                L[r][i] = L[r][i] * (1 - gain[i])
+            for j in range(i + 1, channels):
+                new = var[j] + a * p[j].square()
+                slope, a, var[j] = a * p[j] / new, a * var[j] / new, new
+                for r in range(j + 1, channels):
+                    p[r] = p[r] - p[j] * L[r][j]
+                    L[r][j] = L[r][j] + slope * p[r]
+        scale = torch.stack(var, -3).sqrt()
+        entries = [entry.expand(scale[..., 0, :, :].shape) for row in L for entry in row]
+        return Correlated(self.mean, scale, torch.stack(entries, -3) if entries else self.lower)
+
+
+Likelihood = Bernoulli | Gaussian | Correlated
 
 
 def _total(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*b"]:

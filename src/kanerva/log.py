@@ -80,7 +80,7 @@ class Log:
         found = {name: getattr(score, name) for name in NAMES}
         self._board("test", step, {name: value for name, value in found.items() if value is not None})
         self.latest = f"test {score.nats:.1f}"
-        self.say(f"step {step:,}: test {score.nats:.2f} ± {score.nats_stderr:.2f} nats per image")
+        self.say(f"step {step:,}: test {score.nats:.2f} ± {score.nats_stderr:.2f} nats per image{score.in_bits}")
 
     def nonfinite(self, step: int, text: str) -> None:
         self._write({"step": step, "skipped": text})

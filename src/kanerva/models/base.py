@@ -14,7 +14,7 @@ from .. import checks, storage
 from ..codec import CodecConfig, Decoder, Encoder
 from ..data import ClassImages
 from ..fields import to_dict
-from ..likelihood import Bernoulli, Gaussian, Likelihood, dequantise
+from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood, dequantise
 from ..recall.trajectory import Recall as Recall
 
 
@@ -52,6 +52,9 @@ class CodecModelConfig(BaseConfig):
 
     code: int = 100
     """C, the size of a code."""
+    scale: Literal["one", "pixel", "colour"] = "one"
+    """Standard deviations of the gaussian likelihood: one for all pixels (the paper); for every pixel and channel
+    its own, from the decoder; or these and the correlations between a pixel's channels (colour)."""
     min_scale: float = 1 / 128
     """Least standard deviation of the gaussian likelihood: one grey level."""
     codec: CodecConfig = dataclasses.field(default_factory=CodecConfig)
@@ -59,6 +62,14 @@ class CodecModelConfig(BaseConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.fields(self, code=1, min_scale=1e-6)  # any standard deviation that float32 can divide by
+
+    @property
+    def spread(self) -> tuple[int, int]:
+        """How many scales, and how many correlations, the decoder puts out for each pixel beside its mean."""
+        channels = self.image[0]
+        if self.binary or self.scale == "one":
+            return 0, 0
+        return channels, channels * (channels - 1) // 2 if self.scale == "colour" else 0
 
 
 class Terms(NamedTuple):
@@ -279,6 +290,16 @@ class Model(nn.Module):
         storage.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
 
 
+# What the decoder says of scales and correlations stays within ±BOUND: scales, within e^±4 of their common one.
+# Between one grey level and the whole range lies e^5.5.
+BOUND = 4.0
+
+
+def bounded(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """About x where it is small, and never beyond ±BOUND, so that no step is far enough for an overflow."""
+    return BOUND * (x / BOUND).tanh()
+
+
 class CodecModel(Model):
     """A model whose images go through an encoder and a decoder."""
 
@@ -290,9 +311,10 @@ class CodecModel(Model):
         super().__init__(config)
         c = self.config
         self.encoder = Encoder(c.image, self.encoded, c.codec)
-        self.decoder = Decoder(c.image, c.code, c.codec)
+        self.decoder = Decoder(c.image, c.code, c.codec, sum(c.spread))
         if not c.binary:
-            self.log_scale = nn.Parameter(torch.tensor(0.0))
+            # one for all starts at 1; with one for every pixel, near the deviation of images on [−1, 1]
+            self.log_scale = nn.Parameter(torch.tensor(-1.0 if any(c.spread) else 0.0))
         self.codec_dtype: torch.dtype | None = None
         """bfloat16 runs the codec in it; all else stays in float32."""
 
@@ -309,13 +331,30 @@ class CodecModel(Model):
     def decode(self, z: Float[Tensor, "*b C"]) -> Likelihood:
         """Codes to distributions over images, p(x | z) = d(z)."""
         checks.tensor("z", z, ("C",), {"C": self.config.code}, like=self.like, source="the model's code size")
-        return self.likelihood(self.through(self.decoder, z, 1, self.config.image))
+        channels, height, width = self.config.image
+        return self.likelihood(
+            self.through(self.decoder, z, 1, (channels + sum(self.config.spread), height, width))
+        )
 
-    def likelihood(self, out: Float[Tensor, "*b c h w"]) -> Likelihood:
-        """The distribution over images whose logits, or means, the decoder has put out."""
-        if self.config.binary:
+    def likelihood(self, out: Float[Tensor, "*b outputs h w"]) -> Likelihood:
+        """The distribution over images whose logits, or means and what follows them, the decoder has put out.
+
+        scale = min_scale + exp(log_scale + s), where log_scale is learned, and s (0 at first, or for all pixels) is
+        the decoder's. So is l, below the diagonal of L: L_ij = l_ij scale_i / scale_j. A step in l is then worth
+        the same however sure a channel is, and training is quicker.
+        """
+        c = self.config
+        if c.binary:
             return Bernoulli(out)
-        return Gaussian(out, self.config.min_scale + self.log_scale.exp())
+        mean, s, lower = out.split((c.image[0], *c.spread), -3)
+        if not any(c.spread):
+            return Gaussian(mean, c.min_scale + self.log_scale.exp())
+        scale = c.min_scale + (self.log_scale + bounded(s)).exp()
+        if not lower.shape[-3]:
+            return Gaussian(mean, scale)
+        s = scale.unbind(-3)
+        ratio = torch.stack([s[i] / s[j] for i in range(len(s)) for j in range(i)], -3)
+        return Correlated(mean, scale, bounded(lower) * ratio)
 
     def through(
         self, part: Callable[[Tensor], Tensor], x: Float[Tensor, "..."], axes: int, shape: tuple[int, ...]

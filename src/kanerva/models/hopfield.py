@@ -9,7 +9,7 @@ every pattern, as `nearest` does. With the L2 similarity, and max in place of so
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
@@ -28,6 +28,8 @@ from .nearest import NearestConfig, around, draw, filled, joined, mixture, round
 BETAS = torch.logspace(3, -3, 25).tolist()
 # The recall that β is chosen by: the paper's corruption of its denoising figure, and episodes of its length.
 CORRUPTION, EPISODES, LENGTH, STEPS = 0.15, 8, 32, 15
+# What its codec has in common with that of the model that it comes from.
+TAKEN = tuple(field.name for field in fields(CodecModelConfig))
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class HopfieldConfig(NearestConfig):
     """β of the softmax; None: chosen on training images by `adapt`, and 1 before that."""
     code: int = 0
     """Size of the codes that are stored; 0 stores the images themselves."""
+    scale: Literal["one", "pixel", "colour"] = "one"
+    """Of codes that are stored: what standard deviations the decoder's gaussian likelihood has."""
     codec: CodecConfig = field(default_factory=CodecConfig)
 
     def __post_init__(self) -> None:
@@ -55,6 +59,8 @@ class HopfieldConfig(NearestConfig):
                 raise ValueError(f"beta: expected none with separation max, which has no β, got {self.beta}")
         if not self.code and self.codec != CodecConfig():
             raise ValueError(f"codec: expected none with code 0, which stores images themselves, got {self.codec}")
+        if not self.code and self.scale != "one":
+            raise ValueError(f"scale: expected one with code 0, which stores images themselves, got {self.scale}")
 
 
 class Patterns(NamedTuple):
@@ -93,7 +99,7 @@ class Hopfield(Model):
         self.register_buffer("beta", torch.tensor(1.0 if c.beta is None else float(c.beta)))
         self.codec: CodecModel | None = None
         if c.code:
-            self.codec = CodecModel(CodecModelConfig(c.image, c.likelihood, c.code, c.min_scale, c.codec))
+            self.codec = CodecModel(CodecModelConfig(**{name: getattr(c, name) for name in TAKEN}))
             self.codec.requires_grad_(False)  # it comes trained, from another model
 
     @classmethod
@@ -101,8 +107,7 @@ class Hopfield(Model):
         """Retrieval on the codes of a trained model, with a copy of its codec; `fields` are those of the config."""
         if not isinstance(model, CodecModel):
             raise ValueError(f"hopfield: expected a model that has a codec, got a {model.config.kind}")
-        c = model.config
-        taken = {name: getattr(c, name) for name in ("image", "likelihood", "code", "min_scale", "codec")}
+        taken = {name: getattr(model.config, name) for name in TAKEN}
         made = cls(HopfieldConfig(**taken, **fields)).to(model.like)
         assert made.codec is not None
         theirs = model.state_dict()

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from .. import checks
-from ..likelihood import LEVEL, Bernoulli, Gaussian, Likelihood
+from ..likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood
 from .base import BaseConfig, Model, Recall, Terms
 
 
@@ -151,13 +151,16 @@ def around(images: Float[Tensor, "*b N c h w"], noise: Float[Tensor, ""], binary
 def mixture(parts: Likelihood, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q"]:
     """ln 1/N Σ_t p(x | part t), for each image x; parts are N distributions over images, on the axis of Q.
 
-    Pairs come from matrix products: Q·N numbers, not Q·N images.
+    Pairs come from matrix products: Q·N numbers, not Q·N images. Scales of single pixels take one part at a time.
     """
     a, D = x.flatten(-3), math.prod(x.shape[-3:])
     if isinstance(parts, Bernoulli):
         # −ln p(x) = Σ x softplus(−logit) + (1 − x) softplus(logit): no term is negative, so no digits are lost
         logits = parts.logits.flatten(-3)
         log_p = -(a @ softplus(-logits).mT + (1 - a) @ softplus(logits).mT)
+    elif isinstance(parts, Correlated) or parts.scale.ndim:
+        each = [type(parts)(*(a[..., t, None, :, :, :] for a in parts)) for t in range(parts.mean.shape[-4])]
+        log_p = torch.stack([part.log_prob(x) for part in each], -1) if each else x.new_zeros(*a.shape[:-1], 0)
     else:
         # products would lose what one grey level means
         apart = torch.cdist(a, parts.mean.flatten(-3), compute_mode="donot_use_mm_for_euclid_dist")
