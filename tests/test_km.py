@@ -124,6 +124,18 @@ def test_the_bound_averages_over_draws_of_the_memory(config: KMConfig) -> None:
 
 
 @torch.no_grad()
+def test_the_paper_charges_nothing_for_what_is_written_and_the_report_says_what_that_is() -> None:
+    point = dataclasses.replace(SMALL, memory="mean")
+    m, x = model(point), images(SMALL, 2, 4)
+    assert m(x, generator(3)).kl_memory is None
+    bound = model(SMALL)(x, generator(3))  # the same weights
+    extra = m.extra_scores(x, generator(3))
+    assert bound.kl_memory is not None
+    torch.testing.assert_close(extra["KL(M) / T, not charged"], bound.kl_memory / 4)
+    torch.testing.assert_close(extra["the memory's uncertainty counted"], kanerva.objective.nats(bound))
+
+
+@torch.no_grad()
 def test_the_bound_is_of_the_image_given_what_was_drawn() -> None:
     m, x = model(), images(SMALL, 2, 4)
     draws = generator(3)

@@ -5,7 +5,7 @@ import math
 from jaxtyping import Float
 from torch import Tensor
 
-from .models.base import Terms
+from .terms import Terms
 
 
 def bound(terms: Terms) -> Float[Tensor, "*b"]:

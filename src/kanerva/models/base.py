@@ -16,6 +16,7 @@ from ..data import ClassImages
 from ..fields import to_dict
 from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood, dequantise
 from ..recall.trajectory import Recall as Recall
+from ..terms import Terms as Terms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,19 +71,6 @@ class CodecModelConfig(BaseConfig):
         if self.binary or self.scale == "one":
             return 0, 0
         return channels, channels * (channels - 1) // 2 if self.scale == "colour" else 0
-
-
-class Terms(NamedTuple):
-    """The terms of a model's bound, in nats; None for what it does not have. objective.py weighs them."""
-
-    log_lik: Float[Tensor, "*b T"]
-    """ln p(x | what was inferred, memory)."""
-    log_lik_auto: Float[Tensor, "*b T"] | None = None
-    """ln p(x | decoder(encoder(x))): the codec alone."""
-    kl_weights: Float[Tensor, "*b T"] | None = None
-    """The divergence of what is inferred for each image from its prior: weights, keys, or a latent."""
-    kl_memory: Float[Tensor, "*b"] | None = None
-    """The divergence of the written memory from the blank one."""
 
 
 class Preparation(NamedTuple):

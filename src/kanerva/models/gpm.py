@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .. import checks, memory
+from .. import checks, memory, objective
 from ..checks import full_precision
 from ..linalg import Number, cholesky, solve
 from .base import CodecModel, CodecModelConfig, Recall, Terms
@@ -148,12 +148,7 @@ class GPM(CodecModel):
         ways = {"memory at its mean, noise as charged": "charged", "as released": "released"}
         if self.config.memory == "mean":
             ways = {name: noise for name, noise in ways.items() if noise != self.config.noise}
-        scores = {}
-        for name, noise in ways.items():
-            terms = self.terms(x, False, noise, generator)
-            assert terms.kl_weights is not None
-            scores[name] = (terms.kl_weights - terms.log_lik).mean(-1)
-        return scores
+        return {name: objective.nats(self.terms(x, False, noise, generator)) for name, noise in ways.items()}
 
     def write(self, x: Float[Tensor, "*b T c h w"], state: Written | None = None) -> Written:
         """Write images into a memory, all at once; into one that was written already, beside its own rows."""

@@ -14,8 +14,11 @@ q(z) sees the memory's mean R, not a draw of M. So the expectation of its diverg
 
     E KL(q(z) ‖ N(wᵀM, noise_var I)) = KL(q(z) ‖ N(wᵀR, noise_var I)) + C wᵀU w / (2 noise_var)
 
-With the last term, `forward` gives a true bound on ln p(X). The paper takes R for M and leaves it out, as the DKM's
-score does: `memory = "mean"`. `kanerva evaluate` reports both numbers.
+With the last term, and with KL(M) charged, `forward` gives a true bound on ln p(X). The paper maximises ln p(X | M)
+instead, with the M that was written: it takes R for M and charges nothing for what was written, neither in training
+nor in its score (`memory = "mean"`). `kanerva evaluate` reports what either leaves out. It matters: charged for
+KL(M), the model finds that keys alone, or latents alone, are a cheaper way to say what an image is like, and writes
+next to nothing.
 
 As with the DKM, training also descends L_AE, which no score counts; keys begin with small variances, and q(z) half
 way between e(x) and wᵀR. Before these three, keys and latents fell back to their priors (seen with the memory at
@@ -30,7 +33,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .. import checks, memory
+from .. import checks, memory, objective
 from ..checks import full_precision
 from ..linalg import Number, cholesky, log_det, ridge, solve_lower
 from ..memory import MemoryState
@@ -39,6 +42,7 @@ from .gaussian import Gaussian, normal
 
 # ln var of keys at first: where keys say little, training soon forgets them.
 SHARP = -2.0
+KL_MEMORY = "KL(M) / T, not charged"
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class KMConfig(CodecModelConfig):
     key: int = 50
     """S, the size of a key."""
     memory: Literal["exact", "mean"] = "exact"
-    """exact: a true bound, which counts that M is uncertain. mean: M is taken for its mean (the paper, the DKM)."""
+    """exact: a true bound: KL(M) is charged, and that M is uncertain. mean: a point, not charged (the paper)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,7 +117,9 @@ class KM(CodecModel):
 
         `kl_weights` holds the divergences of y and z. Proof: test_the_bound_*.
         """
-        return self.terms(x, self.config.memory == "exact", generator)
+        exact = self.config.memory == "exact"
+        terms = self.terms(x, exact, generator)
+        return terms if exact else terms._replace(kl_memory=None)
 
     def terms(self, x: Float[Tensor, "*b T c h w"], exact: bool, generator: torch.Generator | None = None) -> Terms:
         """The terms of `forward`, with the memory's uncertainty where it is read, or without."""
@@ -154,12 +160,13 @@ class KM(CodecModel):
     def extra_scores(
         self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
     ) -> dict[str, Float[Tensor, "*b"]]:
-        """The same score the other way: with the memory taken for its mean, or as a true bound."""
+        """The same score the other way: with the memory taken for its mean; or as a true bound, and its KL(M)."""
         exact = self.config.memory == "exact"
         terms = self.terms(x, not exact, generator)
-        assert terms.kl_weights is not None
-        name = "memory taken for its mean" if exact else "the memory's uncertainty counted"
-        return {name: (terms.kl_weights - terms.log_lik).mean(-1)}
+        if exact:
+            return {"memory taken for its mean": objective.nats(terms)}
+        assert terms.kl_memory is not None
+        return {"the memory's uncertainty counted": objective.nats(terms), KL_MEMORY: terms.kl_memory / x.shape[-4]}
 
     def write(self, x: Float[Tensor, "*b T c h w"], state: MemoryState | None = None) -> MemoryState:
         """Write images into a memory, a blank one unless `state` says which, all at once: order does not matter."""
