@@ -349,6 +349,21 @@ def test_a_saved_model_comes_back_bit_for_bit(config: DKMConfig, tmp_path: Path)
         assert torch.equal(a, b), name
 
 
+@torch.no_grad()
+def test_means_of_real_pixels_are_not_rounded_to_bfloat16() -> None:
+    """With the codec in bfloat16, logits have eight digits; means have the 24 of their last layer."""
+
+    def digits(x: Tensor) -> bool:
+        return bool((x.bfloat16().float() == x).all())
+
+    z = torch.randn(3, 5, generator=generator())
+    codes = DKMConfig(image=(3, 8, 8), code=5, rows=4, codec=CodecConfig((4, 4)), likelihood="gaussian")
+    for config in (codes, dataclasses.replace(codes, likelihood="bernoulli")):
+        m = DKM(config)
+        m.codec_dtype = torch.bfloat16
+        assert digits(m.decode(z)[0]) == config.binary
+
+
 def test_the_codec_runs_in_bfloat16_and_the_memory_does_not() -> None:
     torch.manual_seed(0)
     m, x = DKM(SMALL), binary(2, 6, 1, 9, 10).float()

@@ -299,7 +299,7 @@ class CodecModel(Model):
         super().__init__(config)
         c = self.config
         self.encoder = Encoder(c.image, self.encoded, c.codec)
-        self.decoder = Decoder(c.image, c.code, c.codec, sum(c.spread))
+        self.decoder = Decoder(c.image, c.code, c.codec, sum(c.spread), precise=not c.binary)
         if not c.binary:
             # one for all starts at 1; with one for every pixel, near the deviation of images on [−1, 1]
             self.log_scale = nn.Parameter(torch.tensor(-1.0 if any(c.spread) else 0.0))
