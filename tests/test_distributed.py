@@ -19,7 +19,7 @@ from cases import case, normal
 from conftest import cuda
 from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, memory, storage
 from kanerva.fields import to_dict
-from kanerva.step import Step, loss_of
+from kanerva.step import Plan, Step, loss_of
 from kanerva.train import fit, new_run, train_here
 from small import metrics, tiny
 
@@ -131,7 +131,7 @@ def skipping(rank: int, folder: Path) -> dict[str, Any]:
     step = Step(run, images, world)
     step(0)
     step.number.fill_(1)
-    step.gradients(5)
+    step.gradients(Plan(5, None, 0))
     if rank == 1:
         step.sums[-1] = math.nan  # of a gradient
     distributed.add_up(step.sums)

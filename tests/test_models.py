@@ -148,6 +148,24 @@ def test_reading_what_was_written_has_the_terms_of_forward(model: Model) -> None
     assert new.kl_memory is None
 
 
+def test_what_is_not_written_is_read_from_a_memory_that_has_not_seen_it(model: Model) -> None:
+    """With `written`, the terms are those of reading all images from the memory of the first ones."""
+    model.to(torch.float64)
+    x = images(model, 2, 5)
+    terms = model.given(model.write(x[:, :3]), x, generator())
+    if terms is None:
+        return
+    found = model(x, generator(), written=3)
+    for one, wanted in zip(found[:3], terms[:3], strict=True):
+        assert (one is None) == (wanted is None)
+        if one is not None and wanted is not None:
+            torch.testing.assert_close(one, wanted)
+    first = model(x[:, :3], generator()).kl_memory
+    if first is not None:
+        assert found.kl_memory is not None
+        torch.testing.assert_close(found.kl_memory, first)
+
+
 def test_every_weight_has_a_gradient(model: Model) -> None:
     weights = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not model.UNTRAINED:

@@ -24,12 +24,12 @@ from torch.optim.swa_utils import AveragedModel
 
 import kanerva
 from conftest import cuda
-from kanerva import DataConfig, RunConfig, Score, TrainConfig, checkpoint, storage
+from kanerva import DataConfig, RunConfig, Score, TrainConfig, checkpoint, objective, storage
 from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
 from kanerva.fields import from_dict, to_dict
 from kanerva.log import Log
-from kanerva.step import Step, learning_rate, step_seed, update_average, why_not_captured
+from kanerva.step import Plan, Step, learning_rate, loss_of, plan_of, step_seed, update_average, why_not_captured
 from kanerva.train import NonFinite, advice, fit, interrupts, new_run, saved_config
 from small import metrics, patterns, tiny
 
@@ -77,6 +77,7 @@ def test_training_learns(tmp_path: Path) -> None:
         {"average": 0.9, "optimizer": "adamw", "weight_decay": 0.1},
         {"bound": "B", "intermediate": 1, "lengths": (3, 5, 8)},
         {"augment": True, "precision": "bfloat16", "schedule": "constant"},
+        {"classes": 2, "unwritten": 2, "plain": 0.5},
     ],
     ids=str,
 )
@@ -184,13 +185,45 @@ def test_the_seed_decides_the_episodes_too(tmp_path: Path) -> None:
         step = new_step(tiny(tmp_path, seed=seed))[1]
         step(7)
         step.generator.manual_seed(step_seed(seed, 7, 0))
-        drawn.append(step.draw(5))
+        drawn.append(step.draw(Plan(5, None, 0)))
     assert not torch.equal(*drawn)
+
+
+def test_a_step_s_plan_is_drawn_as_the_settings_say() -> None:
+    """Whatever the plan, length is drawn first, so that `plain` changes no run without it."""
+    config = TrainConfig(lengths=(4, 8), classes=3, unwritten=2, plain=0.25)
+    plans = [plan_of(config, step) for step in range(400)]
+    assert set(plans) == {Plan(n, *rest) for n in (4, 8) for rest in ((3, 2), (None, 0))}
+    share = sum(plan.classes is None for plan in plans) / 400
+    assert abs(share - 0.25) < 0.087  # four standard errors
+    without = dataclasses.replace(config, plain=0.0)
+    assert [plan_of(without, step) for step in range(400)] == [Plan(plan.length, 3, 2) for plan in plans]
+
+
+def test_what_is_read_but_not_written_is_in_the_loss(tmp_path: Path) -> None:
+    """The loss is −L/T − L_AE with all images read, and KL(M) of those that were written."""
+    _, step = new_step(tiny(tmp_path, classes=2, unwritten=2))
+    model, generator = step.model, torch.Generator()
+    x = step.draw(Plan(5, 2, 2))
+    loss, _ = loss_of(model, x, step.config, generator.manual_seed(1), 2)
+    state = model.write(x[:, :3])
+    read = model.given(state, x, generator.manual_seed(1))
+    kl_memory = model(x[:, :3], generator).kl_memory
+    assert read is not None
+    assert kl_memory is not None
+    assert read.log_lik_auto is not None
+    wanted = objective.given(read).sum(-1) + kl_memory
+    torch.testing.assert_close(loss, (wanted / 5 - read.log_lik_auto.mean(-1)).mean())
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"unwritten": 32}, "unwritten: expected less than 32, the shortest of lengths, got 32"),
+        ({"unwritten": 1, "bound": "B"}, "unwritten: expected 0 with bound B"),
+        ({"plain": 0.5}, "plain: expected 0 where all episodes are plain"),
+        ({"plain": 1.5, "classes": 2}, "plain: expected a share"),
+        ({"classes": 0}, "classes: expected"),
         ({"steps": 0}, "steps: expected 1 or more, got 0"),
         ({"lengths": ()}, r"lengths: expected 1 or more, got \(\)"),
         ({"lengths": (5, 0)}, "lengths: "),
@@ -372,9 +405,9 @@ def test_a_held_step_changes_nothing(device: str, tmp_path: Path, monkeypatch: p
         before = state(run)
         step.held.fill_(True)
         step.number.fill_(2)
-        step.parts(5)[0]()
+        step.parts(Plan(5, None, 0))[0]()
         step.number.fill_(3)
-        step.parts(4)[0]()
+        step.parts(Plan(4, None, 0))[0]()
     assert same(before, state(run))
     assert step.bad() is None
 

@@ -55,6 +55,12 @@ class TrainConfig:
     """Episodes in a step, over all processes."""
     lengths: tuple[int, ...] = (32,)
     """Episode length T, drawn anew for each step; repeat an entry to draw it more often."""
+    classes: int | None = None
+    """Classes that an episode keeps to, so that its images are alike; otherwise every image is of any class."""
+    unwritten: int = 0
+    """Images of each episode that are read but not written, so that the memory learns to tell of new ones."""
+    plain: float = 0.0
+    """Share of steps, drawn at random, whose episodes are of all classes and written whole all the same."""
     bound: Literal["L", "B"] = "L"
     """L: the paper's L_T + L_AE. B: the one-pass bound B_T + L_AE, for online use."""
     intermediate: int = 0
@@ -104,6 +110,19 @@ class TrainConfig:
         checks.fields(self, steps=1, batch=1, lengths=1, intermediate=0, lr=0, weight_decay=0, warmup=0, clip=0)
         checks.fields(self, log_every=1, evaluate_every=0, evaluate_images=1, save_every=0, keep_every=0)
         checks.seed(self.seed)
+        if self.classes is not None:
+            checks.count("classes", self.classes)
+        checks.fields(self, unwritten=0, plain=0)
+        if self.unwritten >= min(self.lengths):
+            raise ValueError(
+                f"unwritten: expected less than {min(self.lengths)}, the shortest of lengths, got {self.unwritten}"
+            )
+        if self.unwritten and self.bound == "B":
+            raise ValueError(f"unwritten: expected 0 with bound B, which reads as it writes, got {self.unwritten}")
+        if self.plain > 1:
+            raise ValueError(f"plain: expected a share from 0 to 1, got {self.plain}")
+        if self.plain and not self.unwritten and self.classes is None:
+            raise ValueError("plain: expected 0 where all episodes are plain: classes and unwritten are not set")
         for name in ("steps", "warmup"):
             if getattr(self, name) >= MOST:
                 raise ValueError(f"{name}: expected less than 2^53, got {getattr(self, name)}")

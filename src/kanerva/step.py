@@ -27,11 +27,24 @@ from .models.base import Model
 from .objective import NAMES
 
 
+class Plan(NamedTuple):
+    """What a step's episodes are like."""
+
+    length: int
+    classes: int | None
+    unwritten: int
+
+
 def loss_of(
-    model: Model, x: Float[Tensor, "B T c h w"], config: TrainConfig, generator: torch.Generator
+    model: Model, x: Float[Tensor, "B T c h w"], config: TrainConfig, generator: torch.Generator, unwritten: int = 0
 ) -> tuple[Float[Tensor, ""], dict[str, Float[Tensor, ""]]]:
     """The loss, and the means of what the model has of NAMES, for the whole episode."""
-    bounds = [model(x, generator)] if config.bound == "L" else model.online(x, config.intermediate, generator)
+    if config.bound == "B":
+        bounds = model.online(x, config.intermediate, generator)
+    elif unwritten:
+        bounds = [model(x, generator, written=x.shape[-4] - unwritten)]
+    else:
+        bounds = [model(x, generator)]
     losses = [objective.loss(terms) for terms in bounds]
     return torch.stack(losses).mean(), {k: v.detach().mean() for k, v in objective.parts(bounds[0]).items()}
 
@@ -70,46 +83,46 @@ class Step:
         self.sums = distributed.shared_gradients(self.model, len(NAMES) + 1, world)
         self.captured = why_not_captured(self.config, world) is None
         if self.captured:
-            self.graphs: dict[int, list[torch.cuda.CUDAGraph]] = {}
+            self.graphs: dict[Plan, list[torch.cuda.CUDAGraph]] = {}
             self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
 
     def __call__(self, number: int) -> int:
         """Make one step; returns the number of images in it, over all processes."""
-        c, length = self.config, episode_length(self.config, number)
-        if self.captured and length not in self.graphs:
-            self.graphs[length] = self.capture(length)
+        c, plan = self.config, plan_of(self.config, number)
+        if self.captured and plan not in self.graphs:
+            self.graphs[plan] = self.capture(plan)
         self.generator.manual_seed(step_seed(c.seed, number, self.world.rank))
         self.number.fill_(number)
         self.lr.fill_(learning_rate(number, c))
-        parts = [graph.replay for graph in self.graphs[length]] if self.captured else self.parts(length)
+        parts = [graph.replay for graph in self.graphs[plan]] if self.captured else self.parts(plan)
         for i, part in enumerate(parts):
             if i:
                 distributed.add_up(self.sums)
             part()
-        return c.batch * length
+        return c.batch * plan.length
 
-    def parts(self, length: int) -> list[Callable[[], None]]:
+    def parts(self, plan: Plan) -> list[Callable[[], None]]:
         """The step itself; with several processes, what comes before and after they add up their gradients.
 
         All that it reads and leaves lies on the device.
         """
         if self.world.size > 1:
-            return [lambda: self.gradients(length), self.update]
+            return [lambda: self.gradients(plan), self.update]
 
         def whole() -> None:
-            self.gradients(length)
+            self.gradients(plan)
             self.update()
 
         return [whole]
 
-    def gradients(self, length: int) -> None:
+    def gradients(self, plan: Plan) -> None:
         """Draw episodes, and find the loss and its gradient for this process's share of them."""
-        x = self.draw(length)
+        x = self.draw(plan)
         if self.world.size > 1:
             self.sums.zero_()
         else:
             self.optimizer.zero_grad(set_to_none=True)
-        loss, terms = loss_of(self.model, x, self.config, self.generator)
+        loss, terms = loss_of(self.model, x, self.config, self.generator, plan.unwritten)
         loss.backward()
         self.names = ("loss", *terms, "grad_norm")
         self.sums[: len(terms) + 1].copy_(torch.stack([loss.detach(), *terms.values()]))
@@ -129,9 +142,10 @@ class Step:
         if self.average is not None:
             update_average(self.average, self.model, self.config.average, self.skip)
 
-    def draw(self, length: int) -> Float[Tensor, "B T c h w"]:
+    def draw(self, plan: Plan) -> Float[Tensor, "B T c h w"]:
         """This process's share of the episodes."""
-        x = data.episodes(self.images, self.config.batch // self.world.size, length, generator=self.generator)
+        batch = self.config.batch // self.world.size
+        x = data.episodes(self.images, batch, plan.length, plan.classes, self.generator)
         if self.config.augment:
             x = data.augment(x, self.images.binary, generator=self.generator)
         return self.model.dequantise(x, self.generator)
@@ -147,9 +161,9 @@ class Step:
             self.held |= bad
         self.skip.copy_(bad | self.held)
 
-    def capture(self, length: int) -> list[torch.cuda.CUDAGraph]:
+    def capture(self, plan: Plan) -> list[torch.cuda.CUDAGraph]:
         """Record the parts as graphs. They run a few times before, to choose algorithms; held: nothing changes."""
-        held, parts = self.held.clone(), self.parts(length)
+        held, parts = self.held.clone(), self.parts(plan)
         self.held.fill_(True)
         self.stream.wait_stream(torch.cuda.current_stream())
         with warnings.catch_warnings(), torch.cuda.stream(self.stream), fastest_convolutions():
@@ -238,10 +252,13 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     return config.lr * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def episode_length(config: TrainConfig, step: int) -> int:
-    """The length of a step's episodes, the same in all processes; drawn on the host, which must know it."""
+def plan_of(config: TrainConfig, step: int) -> Plan:
+    """What a step's episodes are like, the same in all processes; drawn on the host, which must know it."""
     host = torch.Generator().manual_seed(step_seed(config.seed, step, -1))
-    return config.lengths[int(torch.randint(len(config.lengths), (), generator=host))]
+    length = config.lengths[int(torch.randint(len(config.lengths), (), generator=host))]
+    if config.plain and float(torch.rand((), generator=host)) < config.plain:
+        return Plan(length, None, 0)
+    return Plan(length, config.classes, config.unwritten)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

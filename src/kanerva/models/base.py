@@ -120,10 +120,21 @@ class Model(nn.Module):
     def device(self) -> torch.device:
         return self.like.device
 
+    @staticmethod
+    def first(x: Float[Tensor, "..."], count: int | None, axis: int = -2) -> Float[Tensor, "..."]:
+        """The first so many codes (or images) of an episode, which are written; all, if None."""
+        return x if count is None else x.narrow(axis, 0, count)
+
     # What a model must have
 
-    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
-        """Write an episode, read every image of it, and return the terms of the bound."""
+    def forward(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
+    ) -> Terms:
+        """Write an episode, read every image of it, and return the terms of the bound.
+
+        `written`: write only so many images, the first ones; the others are read from a memory that has not seen
+        them.
+        """
         raise NotImplementedError
 
     def write(self, x: Float[Tensor, "*b T c h w"], state: Any = None) -> Any:

@@ -85,12 +85,14 @@ class DKM(CodecModel):
             check_memory(self, state)
         return self._write(state, self.encode(x))[0]
 
-    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
+    def forward(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
+    ) -> Terms:
         """Write an episode, read it back with sampled weights, and return the terms of L_T and L_AE [alg. 1]."""
         self.check_images(x, "T")
         z = self.encode(x)
         state, _, log_det, inverse = kernels.write_and_invert(
-            self.prior(tuple(x.shape[:-4])), z, self.noise_var, *self._how()
+            self.prior(tuple(x.shape[:-4])), self.first(z, written), self.noise_var, *self._how()
         )
         kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
         return self._terms(x, z, state, inverse, generator)._replace(kl_memory=kl_memory)

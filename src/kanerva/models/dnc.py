@@ -298,7 +298,9 @@ class DNC(CodecModel):
             w, vectors = (part.unflatten(-2, (z.shape[-2], c.heads)) for part in (weights, weights @ state.memory))
         return self.out(vectors.flatten(-2)), w
 
-    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
+    def forward(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
+    ) -> Terms:
         """Write an episode and read every image: ln p(x | what was read), and L_AE, the codec alone.
 
         While training, cues are corrupted. The loss has L_AE in it, as for the DKM: without it training gets
@@ -309,7 +311,7 @@ class DNC(CodecModel):
             z, cue = self.encode(torch.stack([x, self.corrupted(x, generator)]))
         else:
             z = cue = self.encode(x)
-        state = self.write_codes(self.blank(tuple(x.shape[:-4])), z)
+        state = self.write_codes(self.blank(tuple(x.shape[:-4])), self.first(z, written))
         both = self.decode(torch.stack([self.read(state, cue)[0], z])).log_prob(x.expand(2, *x.shape))
         return Terms(both[0], both[1])
 

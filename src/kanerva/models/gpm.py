@@ -98,20 +98,27 @@ class GPM(CodecModel):
         """The variance of q(M | X)."""
         return self.log_memory_var.exp()
 
-    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
+    def forward(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
+    ) -> Terms:
         """Write an episode, read it with drawn weights, and return the terms of the bound, and of the codec alone.
 
         One draw of w, and of M if `memory` is exact. Proof: test_the_bound_*.
         """
-        return self.terms(x, self.config.memory == "exact", self.config.noise, generator)
+        return self.terms(x, self.config.memory == "exact", self.config.noise, generator, written)
 
     def terms(
-        self, x: Float[Tensor, "*b T c h w"], drawn: bool, noise: str, generator: torch.Generator | None = None
+        self,
+        x: Float[Tensor, "*b T c h w"],
+        drawn: bool,
+        noise: str,
+        generator: torch.Generator | None = None,
+        count: int | None = None,
     ) -> Terms:
         """The terms of `forward`, with a memory that is drawn or its mean, and noise as charged or as released."""
         self.check_images(x, "T")
         z = self.encode(x)
-        M = written(z, self.M0, self.inverse)
+        M = written(self.first(z, count), self.M0, self.inverse)
         kl_memory = kl_point(M, self.M0, self.memory_var) if drawn else None
         return self.read_terms(M, x, z, drawn, noise, generator)._replace(kl_memory=kl_memory)
 

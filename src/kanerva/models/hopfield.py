@@ -146,9 +146,11 @@ class Hopfield(Model):
         self.check_state(state, Patterns, v=("N", self.size))
         return Patterns(joined(state.v, new))
 
-    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
+    def forward(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
+    ) -> Terms:
         """ln p(x | memory) = ln 1/N Σ_t p(x | x_t), as for `nearest`; p(x | code_t) is the decoder's."""
-        return self.given(self.write(x), x)
+        return self.given(self.write(self.first(x, written, -4)), x)
 
     def given(
         self, state: Patterns, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None

@@ -110,7 +110,9 @@ class KM(CodecModel):
         correction, log_ratio = self.code_head(torch.cat([e, read], dim=-1)).chunk(2, dim=-1)
         return Gaussian(0.5 * (e + read) + correction, self.log_noise_var - math.log(2) + log_ratio)
 
-    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
+    def forward(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
+    ) -> Terms:
         """Write an episode, read it with drawn keys, and return the terms of the bound, with one draw of y and z.
 
             Σ_t ( ln p(x_t | z_t) − KL(q(y_t) ‖ p(y)) − E KL(q(z_t) ‖ p(z_t | y_t, M)) ) − KL(q(M | X) ‖ p(M))
@@ -118,15 +120,21 @@ class KM(CodecModel):
         `kl_weights` holds the divergences of y and z. Proof: test_the_bound_*.
         """
         exact = self.config.memory == "exact"
-        terms = self.terms(x, exact, generator)
+        terms = self.terms(x, exact, generator, written)
         return terms if exact else terms._replace(kl_memory=None)
 
-    def terms(self, x: Float[Tensor, "*b T c h w"], exact: bool, generator: torch.Generator | None = None) -> Terms:
+    def terms(
+        self,
+        x: Float[Tensor, "*b T c h w"],
+        exact: bool,
+        generator: torch.Generator | None = None,
+        written: int | None = None,
+    ) -> Terms:
         """The terms of `forward`, with the memory's uncertainty where it is read, or without."""
         self.check_images(x, "T")
         e = self.encode(x)
-        q_y = self.keys(e)
-        state, log_det = posterior(self.R0, self.prior_var, self.weights(q_y.mean), e, self.noise_var)
+        own = self.first(e, written)
+        state, log_det = posterior(self.R0, self.prior_var, self.weights(self.keys(own).mean), own, self.noise_var)
         kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
         return self.read_terms(state, x, e, exact, generator)._replace(kl_memory=kl_memory)
 

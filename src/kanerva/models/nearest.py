@@ -71,9 +71,11 @@ class Nearest(Model):
         self.check_state(state, Stored, images=("N", *self.config.image))
         return Stored(joined(state.images.flatten(-3), new.flatten(-3)).unflatten(-1, self.config.image))
 
-    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
+    def forward(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
+    ) -> Terms:
         """ln p(x_t | memory) of every image of an episode, in the memory of that episode."""
-        return self.given(self.write(x), x)
+        return self.given(self.write(self.first(x, written, -4)), x)
 
     def given(
         self, state: Stored, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None

@@ -58,8 +58,10 @@ class VAE(CodecModel):
         """Images to codes: the mean of q(z | x)."""
         return self.posterior(x).mean
 
-    def forward(self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None) -> Terms:
-        """The terms of E_q ln p(x | z) − KL(q(z | x) ‖ p(z)), with one draw z = mean + √var ε."""
+    def forward(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
+    ) -> Terms:
+        """The terms of E_q ln p(x | z) − KL(q(z | x) ‖ p(z)), with one draw z = mean + √var ε; nothing is kept."""
         self.check_images(x, "T")
         q = self.posterior(x)
         return Terms(self.decode(q.draw(generator)).log_prob(x), kl_weights=q.kl())
