@@ -30,7 +30,7 @@ def test_the_error_is_that_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("kanerva.evaluate"), "episodes", lambda *_: next(halves))
     monkeypatch.setattr(experiment, "episodes", lambda *_: drawn)
     monkeypatch.setattr(experiment, "AT_ONCE", 16 * 6)
-    score = evaluate(subject().model, images(), length=6, count=192, classes=2, seed=0, batch=16)
+    score = evaluate(subject().model, images(), length=6, count=192, classes=2, seed=0, batch=16, extra=False)
     (curves,) = result(Capacity(lengths=(6,), classes=(2,), episodes=32))["curves"]
     for name in ("nats", "reconstruction", "kl_weights", "kl_memory", "autoencoder"):
         assert curves[name]["mean"] == [pytest.approx(getattr(score, name), rel=1e-6)]

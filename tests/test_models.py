@@ -166,6 +166,18 @@ def test_what_is_not_written_is_read_from_a_memory_that_has_not_seen_it(model: M
         torch.testing.assert_close(found.kl_memory, first)
 
 
+def test_a_blank_memory_is_one_that_can_be_read(model: Model) -> None:
+    """It has the shapes of a written one; images can be scored with it where they can be with others."""
+    blank, x = model.blank((2,)), images(model, 2, 3)
+    if blank is None:
+        return
+    state = model.write(x)
+    assert [(a.shape, a.dtype) for a in blank] == [(a.shape, a.dtype) for a in state]
+    terms = model.given(blank, x, generator())
+    assert (terms is None) == (model.given(state, x, generator()) is None)
+    assert terms is None or bool(terms.log_lik.isfinite().all())
+
+
 def test_every_weight_has_a_gradient(model: Model) -> None:
     weights = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not model.UNTRAINED:
@@ -210,7 +222,7 @@ def test_it_is_evaluated(model: Model) -> None:
     score = kanerva.evaluate(model, data, length=3, count=12, batch=2)
     assert score == kanerva.evaluate(model, data, length=3, count=12, batch=2)
     plain = kanerva.evaluate(model, data, length=3, count=12, batch=2, extra=False)
-    assert plain == dataclasses.replace(score, extra={})
+    assert plain == dataclasses.replace(score, extra={}, new=None, blank=None)
     assert all(set(value) == {"mean", "stderr"} for value in score.extra.values())
 
 

@@ -10,9 +10,10 @@ import torch
 
 import kanerva
 from kanerva import objective
+from kanerva.evaluate import halves
 from kanerva.experiments import rivals as experiment
 from kanerva.experiments.plots import rivals as plots
-from kanerva.experiments.rivals import Rivals, Task, fitting, halves, recall
+from kanerva.experiments.rivals import Rivals, Task, fitting, recall
 from trials import COLOUR, SMALL, Subject, generator, images, run, subject, toy
 
 WORK = Rivals(lengths=(3, 5), budgets=(4, 7), episodes=2, steps=2, images=64, classes=2)
@@ -80,7 +81,7 @@ def test_halves_of_classes_share_no_image() -> None:
     """Every image is of a class of its own kind: its pixels tell class and number."""
     own = images()
     known = {own.images(torch.tensor(i)).numpy().tobytes(): i for i in range(len(own))}
-    written, read = halves(own, 50, 2, seed=0)
+    written, read = halves(own, 50, 2, 4, seed=0)
     assert written.shape == read.shape == (50, 4, 1, 8, 8)
     for a, b in zip(written, read, strict=True):
         one, other = ([known[x.numpy().tobytes()] for x in part] for part in (a, b))
@@ -92,7 +93,7 @@ def test_halves_of_classes_share_no_image() -> None:
 
 def test_new_images_are_scored_given_the_others() -> None:
     who = keeper()
-    written, read = halves(who.unseen, 64 // (2 * 4), 2, seed=0)
+    written, read = halves(who.unseen, 64 // (2 * 2), 2, 4, seed=0)
     terms = who.model.given(who.model.write(written), read)
     assert terms is not None
     found = run(WORK, who)["nats"]

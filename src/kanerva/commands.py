@@ -369,17 +369,21 @@ def ending(folder: Path) -> str:
 def table(score: Score, about: dict[str, Any]) -> str:
     """A score for people."""
     nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per image{score.in_bits}"
+    if score.bound is not None:
+        nats += f"; {score.bound:.2f} with KL(M)/T, −L_T/T"
+    others = {"new images of written classes": score.new, "a blank memory": score.blank, **score.extra}
     terms = [f"reconstruction {score.reconstruction:.2f}"]
     if score.kl_weights is not None:
         terms[0] += f" + KL({MODELS[about['kind']].LATENT}) {score.kl_weights:.2f}"
     if score.kl_memory is not None:
-        terms.append(f"not counted: KL(M)/T {score.kl_memory:.2f}")
+        terms.append(f"not counted in the first: KL(M)/T {score.kl_memory:.2f}")
     if score.autoencoder is not None:
         terms.append(f"autoencoder alone {score.autoencoder:.2f}")
     terms.append(f"predicting the mean image {about['mean_image']:.2f}")
     extra = "".join(
         f"{value['mean']:.2f} ± {value['stderr']:.2f} nats per image, {name}\n"
-        for name, value in score.extra.items()
+        for name, value in others.items()
+        if value is not None
     )
     return (
         f"{nats}\n{extra}"

@@ -16,6 +16,11 @@ from .likelihood import Gaussian
 from .models.base import Model
 from .progress import bar
 
+WRITTEN = 10
+"""Images of a class that are written before new ones of it are scored."""
+MOST_NEW, QUERIES = 4_096, 32
+"""Images that are scored at most with other memories than their own, and how many are read from a blank one."""
+
 
 @dataclass(frozen=True)
 class Score:
@@ -30,6 +35,8 @@ class Score:
     """KL of what is inferred for each image: of w, or of another model's latent; None where it has none."""
     kl_memory: float | None
     """KL(M) / T; not part of nats, as in the paper. None where a model has no such term."""
+    bound: float | None
+    """nats + kl_memory = −L_T / T, which training descends [eq. elbo]; None where a model has no KL(M)."""
     autoencoder: float | None
     """−ln p(x | decoder(encoder(x))), without the memory; None where a model is not trained for it."""
     bits_per_dimension: float | None
@@ -41,6 +48,10 @@ class Score:
     seed: int
     extra: dict[str, dict[str, float]] = field(default_factory=dict)
     """What else a model reports (`Model.extra_scores`): the mean and stderr of each, by name, in nats per image."""
+    new: dict[str, float] | None = None
+    """Images that were not written, given a memory of others of their classes: a bound on −ln p(x | memory)."""
+    blank: dict[str, float] | None = None
+    """Images given a memory in which nothing was written: a bound on −ln p(x | blank memory)."""
 
     @property
     def in_bits(self) -> str:
@@ -61,7 +72,8 @@ def evaluate(
 ) -> Score:
     """Score a model on at least `count` images, in episodes drawn with a seed; never augmented [sec. 4].
 
-    `extra` says whether to take the model's extra scores too, which may cost many times as much.
+    `extra` says whether to score new images and the blank memory too, and to take the model's extra scores, which
+    may cost many times as much.
     """
     checks.count("length", length)
     checks.count("count", count)
@@ -94,14 +106,75 @@ def evaluate(
     return Score(
         **{name: means.get(name) for name in objective.NAMES},  # type: ignore[arg-type]
         nats_stderr=stderr(table["nats"]),
+        bound=means["nats"] + means["kl_memory"] if "kl_memory" in means else None,
         bits_per_dimension=None if images.binary else bits,
         images=count * length,
         episodes=count,
         length=length,
         classes=classes,
         seed=seed,
-        extra={name: {"mean": float(values.mean()), "stderr": stderr(values)} for name, values in more.items()},
+        extra={name: summary(values) for name, values in more.items()},
+        new=new_images(model, images, min(count * length, MOST_NEW), seed=seed) if extra else None,
+        blank=blank_memory(model, images, min(count * length, MOST_NEW), seed) if extra else None,
     )
+
+
+def new_images(
+    model: Model, images: ClassImages, count: int = 10_000, classes: int = 4, seed: int = 0
+) -> dict[str, float] | None:
+    """What new images cost in memories of others of their classes; None where a model has no such bound.
+
+    Ten images of each of four classes are written (or half of them, if a class has fewer than 20), and as many
+    others are read. The images are drawn on the CPU: the same ones on every device.
+    """
+    each = min(2 * WRITTEN, int(images.count.min()))
+    if each < 2 or images.num_classes < classes:
+        return None
+    written, read = halves(images.to("cpu"), max(2, count // (classes * each // 2)), classes, each, seed)
+    generator = torch.Generator(model.device).manual_seed(seed)
+    found = []
+    for a, b in zip(written.split(16), read.split(16), strict=True):
+        a, b = (model.dequantise(x.to(model.device), generator) for x in (a, b))
+        terms = model.given(model.write(a), b, generator)
+        if terms is None:
+            return None
+        found.append(objective.nats(terms))
+    return summary(torch.cat(found).double())
+
+
+def halves(
+    images: ClassImages, count: int, classes: int, each: int, seed: int
+) -> tuple[Float[Tensor, "E A c h w"], Float[Tensor, "E B c h w"]]:
+    """Episodes of a few classes and `each` images of them: one half to be written, the other to be read."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.rand(count, images.num_classes, generator=generator).topk(classes).indices
+    order = torch.rand(count, classes, int(images.count.max()), generator=generator)
+    order[torch.arange(order.shape[-1]) >= images.count[chosen][..., None]] = -1  # there are no such images
+    index = images.start[chosen][..., None] + order.topk(each).indices
+    written, read = index[..., : each // 2], index[..., each // 2 :]
+    return images.images(written.flatten(1)), images.images(read.flatten(1))
+
+
+def blank_memory(model: Model, images: ClassImages, count: int, seed: int = 0) -> dict[str, float] | None:
+    """What images cost if nothing was written; None where a model has no such bound."""
+    batch = 16
+    state = model.blank((batch,))
+    if state is None:
+        return None
+    generator, images = torch.Generator(model.device).manual_seed(seed), images.to(model.device)
+    found = []
+    for _ in range(math.ceil(count / (batch * QUERIES))):
+        x = model.dequantise(episodes(images, batch, QUERIES, None, generator), generator)
+        terms = model.given(state, x, generator)
+        if terms is None:
+            return None
+        found.append(objective.nats(terms))
+    return summary(torch.cat(found).double())
+
+
+def summary(values: Float[Tensor, "episodes"]) -> dict[str, float]:
+    """The mean over episodes and its standard error."""
+    return {"mean": float(values.mean()), "stderr": stderr(values)}
 
 
 @contextlib.contextmanager

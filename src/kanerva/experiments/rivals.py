@@ -16,9 +16,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import checks, objective
+from .. import checks
 from ..data import ClassImages
-from ..evaluate import evaluate
+from ..evaluate import evaluate, new_images
 from ..models import Model
 from . import base, denoising
 from .base import Experiment, Subject
@@ -99,7 +99,7 @@ class Rivals(Experiment):
 
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
         model, unseen = subject.model, subject.unseen
-        scores = self.scores(model, unseen, generator)
+        scores = self.scores(model, unseen)
         tick()
         tasks = [self.task(unseen, length) for length in self.lengths]
         times = clock(model, tasks[0].to(model.device), self.steps)
@@ -125,28 +125,15 @@ class Rivals(Experiment):
             "sha256": fingerprint(tasks),
         }
 
-    def scores(self, model: Model, images: ClassImages, generator: torch.Generator) -> dict[str, Any]:
+    def scores(self, model: Model, images: ClassImages) -> dict[str, Any]:
         """Nats per image: of images that were written, KL(M)/T beside it, and of new ones of written classes."""
         score = evaluate(model, images, LENGTH, self.images, seed=self.seed, extra=False)
         stored = {"mean": score.nats, "stderr": score.nats_stderr}
-        return {"stored": stored, "kl_memory": score.kl_memory, "new": self.new(model, images, generator)}
-
-    def new(self, model: Model, images: ClassImages, generator: torch.Generator) -> dict[str, float] | None:
-        """What new images cost in memories of others of their classes; None where a model has no such bound."""
-        each = int(images.count.min())
-        if each < 2 or images.num_classes < self.classes:
-            return None
-        written, read = halves(
-            images.to("cpu"), max(2, self.images // (self.classes * each)), self.classes, self.seed
-        )
-        found = []
-        for a, b in zip(written.split(16), read.split(16), strict=True):
-            a, b = (model.dequantise(x.to(model.device), generator) for x in (a, b))
-            terms = model.given(model.write(a), b, generator)
-            if terms is None:
-                return None
-            found.append(objective.nats(terms))
-        return base.mean(torch.cat(found))
+        return {
+            "stored": stored,
+            "kl_memory": score.kl_memory,
+            "new": new_images(model, images, self.images, self.classes, self.seed),
+        }
 
     def task(self, images: ClassImages, length: int) -> Task:
         """Different images, and every kind of damage to them, the same on every device."""
@@ -189,20 +176,6 @@ def grows(model: Model) -> bool:
 def fitting(model: Model, budget: int, most: int) -> int:
     """How many images a model can keep in so many floats; `most` if its memory has one size."""
     return max(n for n in range(most + 1) if model.kept(n) <= budget) if grows(model) else most
-
-
-def halves(
-    images: ClassImages, count: int, classes: int, seed: int
-) -> tuple[Float[Tensor, "E A c h w"], Float[Tensor, "E B c h w"]]:
-    """Episodes of a few classes each: one half of the images of every class to be written, the other to be read."""
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.rand(count, images.num_classes, generator=generator).topk(classes).indices
-    each = int(images.count.min())
-    order = torch.rand(count, classes, int(images.count.max()), generator=generator)
-    order[torch.arange(order.shape[-1]) >= images.count[chosen][..., None]] = -1  # there are no such images
-    index = images.start[chosen][..., None] + order.topk(each).indices
-    written, read = index[..., : each // 2], index[..., each // 2 :]
-    return images.images(written.flatten(1)), images.images(read.flatten(1))
 
 
 def recall(

@@ -180,6 +180,10 @@ class Model(nn.Module):
         """
         return None
 
+    def blank(self, batch: tuple[int, ...] = ()) -> Any:
+        """A memory in which nothing was written; None where there is no such thing."""
+        return None
+
     def extra_scores(
         self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
     ) -> dict[str, Float[Tensor, "*b"]]:

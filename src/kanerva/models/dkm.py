@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from .. import checks, kernels, memory
+from .. import checks, kernels, memory, objective
 from ..memory import Inverse, MemoryState
 from ..recall import frame, methods
 from ..recall.frame import Contents
@@ -96,6 +96,25 @@ class DKM(CodecModel):
         )
         kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
         return self._terms(x, z, state, inverse, generator)._replace(kl_memory=kl_memory)
+
+    def blank(self, batch: tuple[int, ...] = ()) -> MemoryState:
+        """The memory before anything is written."""
+        return self.prior(batch)
+
+    def extra_scores(
+        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
+    ) -> dict[str, Float[Tensor, "*b"]]:
+        """−(Σ ln p(x | w, M) − KL(w) − KL(M)) / T with M drawn from q(M), not its mean: a bound on ln p(X)."""
+        z = self.encode(x)
+        state, _, log_det, inverse = kernels.write_and_invert(
+            self.prior(tuple(x.shape[:-4])), z, self.noise_var, *self._how()
+        )
+        w = memory.address(z, state, self.noise_var, inverse)
+        drawn = MemoryState(memory.sample(state, generator), state.U)
+        read = memory.read(drawn, self.draw_weights(w, state, inverse, generator))
+        terms = Terms(self.decode(read).log_prob(x), None, self.kl_weights(w, inverse))
+        kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
+        return {"M drawn and charged": objective.nats(terms) + kl_memory / x.shape[-4]}
 
     def given(
         self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None

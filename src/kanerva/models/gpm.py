@@ -148,6 +148,10 @@ class GPM(CodecModel):
         both = self.decode(torch.stack([w @ M, z])).log_prob(x.expand(2, *x.shape))
         return Terms(both[0], both[1], memory.kl_weights(mean, self.weight_var))
 
+    def blank(self, batch: tuple[int, ...] = ()) -> Written:
+        """The memory that gives addresses."""
+        return Written(self.M0.expand(*batch, *self.M0.shape))
+
     def extra_scores(
         self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
     ) -> dict[str, Float[Tensor, "*b"]]:

@@ -165,6 +165,10 @@ class KM(CodecModel):
         both = self.decode(torch.stack([q_z.draw(generator), e])).log_prob(x.expand(2, *x.shape))
         return Terms(both[0], both[1], kl)
 
+    def blank(self, batch: tuple[int, ...] = ()) -> MemoryState:
+        """The memory before anything is written."""
+        return memory.prior(self.R0, self.prior_var, batch)
+
     def extra_scores(
         self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
     ) -> dict[str, Float[Tensor, "*b"]]:

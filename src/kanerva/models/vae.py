@@ -91,6 +91,10 @@ class VAE(CodecModel):
             total = torch.logaddexp(total, self.decode(z).log_prob(x) + log_ratio)
         return total - math.log(k)
 
+    def blank(self, batch: tuple[int, ...] = ()) -> Nothing:
+        """As any other of its memories."""
+        return Nothing(self.like.new_empty(*batch, 0))
+
     def extra_scores(
         self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
     ) -> dict[str, Float[Tensor, "*b"]]:

@@ -1,0 +1,77 @@
+"""Scores and what they mean: stored and new images, a blank memory, a memory that is drawn and charged."""
+
+import math
+
+import pytest
+import torch
+
+from kanerva import DKM, CodecConfig, DKMConfig, memory, objective
+from kanerva.data import ClassImages
+from kanerva.evaluate import evaluate, halves, new_images
+
+CONFIG = DKMConfig(image=(1, 6, 6), rows=4, code=5, codec=CodecConfig((4, 4)), weights="full")
+
+
+def images(classes: int = 6, each: int = 8) -> ClassImages:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(2, (classes * each, 1, 6, 6), dtype=torch.uint8, generator=generator)
+    labels = torch.arange(classes).repeat_interleave(each)
+    return ClassImages.from_labels(pixels.numpy(), labels.numpy(), binary=True, name="some", split="test")
+
+
+def model() -> DKM:
+    torch.manual_seed(1)
+    return DKM(CONFIG).double()
+
+
+def test_the_bound_is_the_score_and_what_it_leaves_out() -> None:
+    score = evaluate(model().float(), images(), length=5, count=80)
+    assert score.kl_memory is not None
+    assert score.bound == pytest.approx(score.nats + score.kl_memory)
+    assert score.nats == pytest.approx(score.reconstruction + score.kl_weights)
+
+
+def test_quick_scores_leave_out_what_takes_long() -> None:
+    score = evaluate(model().float(), images(), length=5, count=80, extra=False)
+    assert (score.new, score.blank, score.extra) == (None, None, {})
+
+
+@torch.no_grad()
+def test_new_images_are_read_from_memories_of_others() -> None:
+    m, own = model().float(), images()
+    written, read = halves(own, 10, 3, 8, seed=4)
+    assert written.shape == read.shape == (10, 12, 1, 6, 6)
+    generator = torch.Generator().manual_seed(4)
+    found = [m.given(m.write(a), b, generator) for a, b in zip(written.split(16), read.split(16), strict=True)]
+    wanted = torch.cat([objective.nats(terms) for terms in found])
+    said = new_images(m, own, count=120, classes=3, seed=4)
+    assert said == {
+        "mean": pytest.approx(float(wanted.mean())),
+        "stderr": pytest.approx(float(wanted.std() / math.sqrt(10))),
+    }
+
+
+def test_classes_of_one_image_have_no_new_ones() -> None:
+    assert new_images(model().float(), images(each=1)) is None
+    assert new_images(model().float(), images(classes=3)) is None  # four are wanted
+
+
+@torch.no_grad()
+def test_a_memory_that_is_drawn_and_charged_is_a_bound_of_its_own() -> None:
+    """Many draws of M, w and their densities, term by term, against the extra score of as many draws."""
+    m, many = model(), 20_000
+    x = images().images(torch.arange(4)).double()
+    state = m.write(x)
+    inverse = m.inverse(state)
+    w = memory.address(m.encode(x), state, m.noise_var, inverse)
+    generator = torch.Generator().manual_seed(0)
+    M = state.R + torch.linalg.cholesky(state.U) @ torch.randn(many, 4, 5, generator=generator, dtype=torch.float64)
+    drawn = m.draw_weights(w.expand(many, 4, 4), state, inverse, generator)
+    log_lik = m.decode(drawn @ M).log_prob(x.expand(many, *x.shape))
+    kl = memory.kl_memory(state, m.prior()) / 4
+    each = -log_lik.mean(-1) + m.kl_weights(w, inverse).mean() + kl
+    said = m.extra_scores(x.expand(many, *x.shape), generator.manual_seed(1))["M drawn and charged"]
+    assert abs(each.mean() - said.mean()) < 4 * (each.var() / many + said.var() / many).sqrt()
+    mean = objective.nats(m(x.expand(many, *x.shape), generator)) + kl
+    # reading a memory that is uncertain costs more, or the test could not tell the two apart
+    assert said.mean() - mean.mean() > 4 * (said.var() / many + mean.var() / many).sqrt()
