@@ -152,6 +152,21 @@ def tensor(
     source: str = "",
 ) -> None:
     """Check type, dtype, device, rank and the sizes of named axes; on the CPU also that all of x is finite."""
+    layout(name, x, axes, sizes, like, source)
+    if deep(x) and not bool(x.isfinite().all()):
+        bad = int((~x.isfinite()).sum())
+        raise ValueError(f"{name}: expected finite values, got {bad} NaN or infinite of {x.numel()}")
+
+
+def layout(
+    name: str,
+    x: Any,
+    axes: tuple[str, ...],
+    sizes: dict[str, int] | None = None,
+    like: Tensor | None = None,
+    source: str = "",
+) -> None:
+    """`tensor`, without a look at values."""
     wanted = f"(*b, {', '.join(axes)})"
     if not isinstance(x, Tensor):
         raise TypeError(
@@ -169,9 +184,6 @@ def tensor(
             raise ValueError(f"{name}: expected shape {wanted} with {axis} = {want} ({source}), got {shape(x)}")
     if like is not None:
         same_kind(name, x, like)
-    if deep(x) and not bool(x.isfinite().all()):
-        bad = int((~x.isfinite()).sum())
-        raise ValueError(f"{name}: expected finite values, got {bad} NaN or infinite of {x.numel()}")
 
 
 def variance(name: str, value: Any, like: Tensor) -> None:
@@ -234,6 +246,42 @@ def mask(value: Any, x: Tensor) -> None:
         raise ValueError(f"mask: expected a shape that fits {shape(x)}, got {shape(value)}")
     if deep(value) and not bool(((value == 0) | (value == 1)).all()):
         raise ValueError("mask: expected 1 for a pixel to trust and 0 for one that is lost, got other values")
+
+
+def mask_of_codes(value: Any, z: Any) -> None:
+    """Check that a mask says of every code whether it is to be written."""
+    boolean("mask", value, "(*b, T)", "True for a code to write, False for padding")
+    if not isinstance(z, Tensor) or z.ndim < 2:
+        raise ValueError(
+            f"z: expected a tensor of shape (*b, T, C), got {shape(z) if isinstance(z, Tensor) else z!r}"
+        )
+    if value.ndim < 1 or value.shape[-1] != z.shape[-2]:
+        raise ValueError(f"mask: expected shape (*b, T) with T = {z.shape[-2]} codes, got {shape(value)}")
+    broadcastable({"mask": value.shape[:-1], "z": z.shape[:-2]})
+
+
+def known(value: Any, z: Any) -> None:
+    """Check that `known` says of every entry of every code whether it is known."""
+    boolean("known", value, "(*b, T, C)", "True for an entry that is known; ~z.isnan() makes one")
+    if not isinstance(z, Tensor) or value.ndim < 1 or value.shape[-1] != z.shape[-1]:
+        raise ValueError(f"known: expected the shape of the codes, {shape(z)}, got {shape(value)}")
+    broadcastable({"known": value.shape[:-1], "z": z.shape[:-1]})
+
+
+def boolean(name: str, value: Any, wanted: str, meaning: str) -> None:
+    """Check that a tensor is of booleans."""
+    if not isinstance(value, Tensor) or value.dtype != torch.bool:
+        came = f"one of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"{name}: expected a boolean tensor of shape {wanted}, {meaning}; got {came}")
+
+
+def keys(value: Any, state: Any) -> None:
+    """Check that so many entries of a code can address it."""
+    if value is None:
+        return
+    count("keys", value)
+    if value > state.R.shape[-1]:
+        raise ValueError(f"keys: expected at most the size of a code, {state.R.shape[-1]}, got {value}")
 
 
 def batch(name: str, value: Any) -> None:

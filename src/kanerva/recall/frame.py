@@ -27,7 +27,6 @@ from torch import Tensor
 from .. import checks, memory
 from ..likelihood import Bernoulli
 from ..memory import MemoryState
-from .reader import check_memory
 from .search import average, likely
 
 if TYPE_CHECKING:
@@ -213,7 +212,7 @@ def contents(model: "DKM", state: MemoryState, callback: Callable[[int, int], No
     found rather than a false one. Cost: about 150 evaluations of encoder and decoder for each of 8 images, 600 for
     each of 32 in 32 rows. Proof: test_contents_*.
     """
-    check_memory(model, state)
+    model.check_memory(state)
     if state.R.ndim != 2 or state.U.ndim != 2:
         raise ValueError(f"state: expected one memory, R of shape (K, C), got {tuple(state.R.shape)}")
     with checks.deep_checks(False), torch.inference_mode(False), torch.no_grad():
@@ -695,7 +694,7 @@ def opened(
     model: "DKM", state: MemoryState, x: Float[Tensor, "*cues Q c h w"]
 ) -> tuple[MemoryState, Float[Tensor, "B Q C"], tuple[int, ...]]:
     """Memories and the codes of images, both with one batch axis, and the batch axes that they have together."""
-    check_memory(model, state)
+    model.check_memory(state)
     model.check_images(x, "Q")
     batches = {"state": torch.broadcast_shapes(state.R.shape[:-2], state.U.shape[:-2]), "x": x.shape[:-4]}
     checks.broadcastable(batches)

@@ -1,0 +1,257 @@
+"""Memory: a layer that writes vectors of any kind by Bayesian inference, and reads them by least squares.
+
+    import torch, kanerva
+
+    layer = kanerva.nn.Memory(16, rows=8)               # vectors of 16 numbers, a memory of 8 rows
+    z = torch.randn(4, 6, 16)                           # 4 episodes of 6 vectors
+    state = layer.write(z)                              # a MemoryState for each episode
+    found = layer.read(state, z + 0.1 * torch.randn_like(z))
+    found.square().mean().backward()                    # all of it can be differentiated
+
+    pairs = kanerva.nn.Memory(16, rows=8, values=3)     # addressed by 16 numbers, holds 3 more with each
+    state = pairs.write(z, values=torch.randn(4, 6, 3))
+    mean, var = pairs.predict(state, z)                 # what it expects, and how surely
+
+The state is a NamedTuple of two tensors, R and U, and never changed in place: keep it, save it, batch it, move it.
+A state has the batch axes of what was written, any number of them, also none. The mathematics is `kanerva.memory`.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from . import checks, kernels, memory
+from .checks import full_precision
+from .memory import Inverse, MemoryState, Variance
+
+
+class Parameters(nn.Module):
+    """R0, prior_var and noise_var: what every memory begins with. The layer and the models own them through this.
+
+    Their names in a state_dict are R0, log_prior_var and log_noise_var, without a prefix.
+    """
+
+    R0: nn.Parameter
+    log_prior_var: nn.Parameter
+    log_noise_var: nn.Parameter
+
+    def own(self, rows: int, columns: int) -> None:
+        """Make the parameters, with the start values of app. B; variances are learned through their logarithms."""
+        self.R0 = nn.Parameter(torch.randn(rows, columns))
+        self.log_prior_var = nn.Parameter(torch.tensor(0.0))
+        self.log_noise_var = nn.Parameter(torch.tensor(0.0))
+
+    @property
+    def prior_var(self) -> Float[Tensor, ""]:
+        """σ²_U, the variance of the memory before anything is written."""
+        return self.log_prior_var.exp()
+
+    @property
+    def noise_var(self) -> Float[Tensor, ""]:
+        """σ²_ξ, the variance of codes around what the memory reads."""
+        return self.log_noise_var.exp()
+
+    def prior(self, batch: tuple[int, ...] = ()) -> MemoryState:
+        """The memory before anything is written."""
+        return memory.prior(self.R0, self.prior_var, batch)
+
+    def check_memory(self, state: MemoryState, uses_U: bool = True) -> None:
+        """Refuse what is no memory, or one of another size than this one's."""
+        checks.memory(state, "state", uses_U)
+        sizes = dict(zip("KC", self.R0.shape, strict=True))
+        source = "the model's rows and code size; usual cause: a memory that another model has written"
+        checks.layout("state.R", state.R, ("K", "C"), sizes, like=self.R0, source=source)
+
+
+class Prediction(NamedTuple):
+    """What a memory expects where it is asked: every entry of a code, [key; value], with its variance."""
+
+    mean: Float[Tensor, "*b Q C"]
+    var: Float[Tensor, "*b Q C"]
+    """What noise, the memory's uncertainty and the address's leave open (`memory.complete`)."""
+
+
+class Memory(Parameters):
+    """A memory of `rows` rows for vectors of `size` numbers, and `values` more that are held with each.
+
+    Where there are values, a vector z is a key: it alone decides where the pair goes and where it is looked for.
+    Keys and values share one noise_var, so let them be of one scale. Codes in bfloat16 or float16 are taken in the
+    memory's own precision, float32 or float64. About as many vectors as rows are held exactly; more are mixed.
+    """
+
+    def __init__(self, size: int, rows: int = 32, values: int = 0) -> None:
+        super().__init__()
+        checks.count("size", size)
+        checks.count("rows", rows)
+        if values != 0:
+            checks.count("values", values)
+        self.size, self.rows, self.values = int(size), int(rows), int(values)
+        self.own(rows, size + values)
+        self.backend: str = "auto"
+        """How an episode is written: a backend of `kanerva.kernels`, or auto."""
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, rows={self.rows}, values={self.values}"
+
+    @full_precision
+    def write(
+        self,
+        z: Float[Tensor, "*b T size"],
+        state: MemoryState | None = None,
+        mask: Bool[Tensor, "*b T"] | None = None,
+        values: Float[Tensor, "*b T values"] | None = None,
+    ) -> MemoryState:
+        """Write vectors one after another [alg. 1], into a blank memory unless `state` says which.
+
+        mask: False for padding, which changes nothing to the last bit, gets no gradient, and may hold anything.
+        Order matters a little, since each vector is addressed in what the ones before have left.
+        """
+        codes = memory.masked(self.codes(z, values), mask)
+        return kernels.write(
+            self._start(state, codes), codes, self.noise_var, backend=self.backend, keys=self.size
+        )[0]
+
+    @full_precision
+    def read(
+        self,
+        state: MemoryState,
+        cue: Float[Tensor, "*b Q n"],
+        known: Bool[Tensor, "*b Q n"] | None = None,
+    ) -> Float[Tensor, "*b Q m"]:
+        """Read what the memory has nearest to each cue: its vectors, or the values if it has values.
+
+        known: which entries of a cue are known; the others may hold anything, and are left out of the least
+        squares. A cue has the size of a vector; with `known`, it may go on with entries of the value.
+        """
+        read = memory.read(state, self.address(state, cue, known))
+        return self._wanted(read)
+
+    def forward(
+        self,
+        z: Float[Tensor, "*b T size"],
+        cue: Float[Tensor, "*b Q size"] | None = None,
+        mask: Bool[Tensor, "*b T"] | None = None,
+        values: Float[Tensor, "*b T values"] | None = None,
+    ) -> Float[Tensor, "*b Q m"]:
+        """Write vectors into a blank memory, then read cues from it, or the vectors themselves."""
+        codes = memory.masked(self.codes(z, values), mask)
+        return self._forward(codes, codes[..., : self.size] if cue is None else cue)
+
+    @full_precision
+    def _forward(self, codes: Float[Tensor, "*b T C"], cue: Float[Tensor, "*b Q size"]) -> Float[Tensor, "*b Q m"]:
+        out = kernels.write_and_invert(
+            self._start(None, codes), codes, self.noise_var, backend=self.backend, keys=self.size
+        )
+        w = memory.address(self._cue(cue, None), self._part(out.state, self.size), self.noise_var, out.inverse)
+        return self._wanted(memory.read(out.state, w))
+
+    @full_precision
+    def address(
+        self,
+        state: MemoryState,
+        cue: Float[Tensor, "*b Q n"],
+        known: Bool[Tensor, "*b Q n"] | None = None,
+    ) -> Float[Tensor, "*b Q K"]:
+        """Find the weights that read each cue best [app. D]; `cue` and `known` as in `read`."""
+        self.check_memory(state, uses_U=False)
+        cue = self._cue(cue, known)
+        return memory.address(cue, self._part(state, cue.shape[-1]), self.noise_var, known=known)
+
+    @full_precision
+    def predict(
+        self,
+        state: MemoryState,
+        cue: Float[Tensor, "*b Q n"],
+        known: Bool[Tensor, "*b Q n"] | None = None,
+    ) -> Prediction:
+        """Predict all of [vector; value] from what is known of it, with the variance of every entry.
+
+        mean is E[Rᵀw | cue]. var has the noise, what is uncertain of the memory, and what the cue leaves open of w.
+        """
+        self.check_memory(state)
+        cue = self._cue(cue, known)
+        weights = memory.infer(cue, self._part(state, cue.shape[-1]), self.noise_var, known)
+        return Prediction(*memory.complete(state, weights, self.noise_var))
+
+    @full_precision
+    def energy(
+        self,
+        state: MemoryState,
+        cue: Float[Tensor, "*b Q n"],
+        known: Bool[Tensor, "*b Q n"] | None = None,
+    ) -> Float[Tensor, "*b Q"]:
+        """−ln p(cue | memory at its mean) in nats, addresses integrated out: low for what is like its content.
+
+        It is the least of −ln p(cue | w) + KL over all q(w) [sec. 3.5], which the exact posterior reaches.
+        """
+        self.check_memory(state, uses_U=False)
+        cue = self._cue(cue, known)
+        return memory.energy(cue, self._part(state, cue.shape[-1]), self.noise_var, known)
+
+    @full_precision
+    def kl(self, state: MemoryState) -> Float[Tensor, "*b"]:
+        """KL(memory ‖ blank memory) in nats: how much was written [eq. elbo]."""
+        self.check_memory(state)
+        return memory.kl_memory(state, self.prior())
+
+    @full_precision
+    def inverse(self, state: MemoryState) -> Inverse:
+        """(R Rᵀ + noise_var I)⁻¹ of the columns that address: what all reads of a memory share."""
+        self.check_memory(state, uses_U=False)
+        return kernels.inverse(state, self.noise_var, self.backend, self.size)
+
+    @full_precision
+    def fade(self, state: MemoryState, keep: Variance) -> MemoryState:
+        """Let a memory fade towards the blank one, by 0 < keep ≤ 1: exponential forgetting.
+
+            R ← R0 + √keep (R − R0)        U ← keep U + (1 − keep) prior_var I
+
+        For a content that changes with time (`memory.drift`): old writes count less, new ones more.
+        """
+        self.check_memory(state, uses_U=False)
+        return memory.drift(state, self.R0, self.prior_var, keep)
+
+    def codes(
+        self, z: Float[Tensor, "*b T size"], values: Float[Tensor, "*b T values"] | None
+    ) -> Float[Tensor, "*b T C"]:
+        """[key; value] of every vector, in the memory's precision."""
+        z = self._own_kind("z", z, self.size)
+        if self.values == 0:
+            if values is not None:
+                raise ValueError("values: expected none, since the layer was made without (values=0)")
+            return z
+        if values is None:
+            raise ValueError(f"values: expected a tensor of shape (*b, T, {self.values}), got None")
+        values = self._own_kind("values", values, self.values)
+        if z.shape[:-1] != values.shape[:-1]:
+            raise ValueError(
+                f"values: expected one for each vector, got {tuple(values.shape)} with z of {tuple(z.shape)}"
+            )
+        return torch.cat([z, values], dim=-1)
+
+    def _start(self, state: MemoryState | None, codes: Float[Tensor, "*b T C"]) -> MemoryState:
+        if state is None:
+            return self.prior(tuple(codes.shape[:-2]))
+        self.check_memory(state, uses_U=False)  # the write itself checks U
+        return state
+
+    def _cue(self, cue: Float[Tensor, "*b Q n"], known: Bool[Tensor, "*b Q n"] | None) -> Float[Tensor, "*b Q n"]:
+        whole = self.size + self.values
+        width = cue.shape[-1] if isinstance(cue, Tensor) and cue.ndim else self.size
+        return self._own_kind("cue", cue, whole if known is not None and width == whole else self.size)
+
+    def _own_kind(self, name: str, x: Tensor, size: int) -> Tensor:
+        """A tensor of vectors, checked, in the memory's precision."""
+        if isinstance(x, Tensor) and x.dtype in (torch.bfloat16, torch.float16):
+            x = x.to(self.R0.dtype)
+        checks.layout(name, x, ("T", "n"), {"n": size}, like=self.R0, source=f"the layer's size of {name}")
+        return x
+
+    def _part(self, state: MemoryState, columns: int) -> MemoryState:
+        """The first columns of a memory: those that a cue speaks of."""
+        return MemoryState(state.R[..., :columns], state.U)
+
+    def _wanted(self, read: Float[Tensor, "*b Q C"]) -> Float[Tensor, "*b Q m"]:
+        return read[..., self.size :] if self.values else read
