@@ -264,7 +264,7 @@ def known(value: Any, z: Any) -> None:
     """Check that `known` says of every entry of every code whether it is known."""
     boolean("known", value, "(*b, T, C)", "True for an entry that is known; ~z.isnan() makes one")
     if not isinstance(z, Tensor) or value.ndim < 1 or value.shape[-1] != z.shape[-1]:
-        raise ValueError(f"known: expected the shape of the codes, {shape(z)}, got {shape(value)}")
+        raise ValueError(f"known: expected a shape that fits the codes, {shape(z)}, got {shape(value)}")
     broadcastable({"known": value.shape[:-1], "z": z.shape[:-1]})
 
 

@@ -156,7 +156,7 @@ def infer(
 def complete(
     state: MemoryState, weights: Weights, noise_var: Variance
 ) -> tuple[Float[Tensor, "*#b T C"], Float[Tensor, "*#b T C"]]:
-    """Predict every entry of a code whose address is uncertain, N(m, S), as `infer` gives it; beyond the paper [app. A].
+    """Predict every entry of a code whose address has the posterior N(m, S) of `infer`; beyond the paper [app. A].
 
         mean = Rᵀm        var_j = noise_var + mᵀU m + tr(U S) + R_jᵀ S R_j
 

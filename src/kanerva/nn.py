@@ -98,10 +98,10 @@ class Memory(Parameters):
     @full_precision
     def write(
         self,
-        z: Float[Tensor, "*b T size"],
+        z: Float[Tensor, "*#b T size"],
         state: MemoryState | None = None,
-        mask: Bool[Tensor, "*b T"] | None = None,
-        values: Float[Tensor, "*b T values"] | None = None,
+        mask: Bool[Tensor, "*#b T"] | None = None,
+        values: Float[Tensor, "*#b T values"] | None = None,
     ) -> MemoryState:
         """Write vectors one after another [alg. 1], into a blank memory unless `state` says which.
 
@@ -117,8 +117,8 @@ class Memory(Parameters):
     def read(
         self,
         state: MemoryState,
-        cue: Float[Tensor, "*b Q n"],
-        known: Bool[Tensor, "*b Q n"] | None = None,
+        cue: Float[Tensor, "*#b Q n"],
+        known: Bool[Tensor, "... n"] | None = None,
     ) -> Float[Tensor, "*b Q m"]:
         """Read what the memory has nearest to each cue: its vectors, or the values if it has values.
 
@@ -130,48 +130,50 @@ class Memory(Parameters):
 
     def forward(
         self,
-        z: Float[Tensor, "*b T size"],
-        cue: Float[Tensor, "*b Q size"] | None = None,
-        mask: Bool[Tensor, "*b T"] | None = None,
-        values: Float[Tensor, "*b T values"] | None = None,
+        z: Float[Tensor, "*#b T size"],
+        cue: Float[Tensor, "*#b Q size"] | None = None,
+        mask: Bool[Tensor, "*#b T"] | None = None,
+        values: Float[Tensor, "*#b T values"] | None = None,
     ) -> Float[Tensor, "*b Q m"]:
         """Write vectors into a blank memory, then read cues from it, or the vectors themselves."""
         codes = memory.masked(self.codes(z, values), mask)
         return self._forward(codes, codes[..., : self.size] if cue is None else cue)
 
     @full_precision
-    def _forward(self, codes: Float[Tensor, "*b T C"], cue: Float[Tensor, "*b Q size"]) -> Float[Tensor, "*b Q m"]:
+    def _forward(
+        self, codes: Float[Tensor, "*#b T C"], cue: Float[Tensor, "*#b Q size"]
+    ) -> Float[Tensor, "*b Q m"]:
         out = kernels.write_and_invert(
             self._start(None, codes), codes, self.noise_var, backend=self.backend, keys=self.size
         )
-        w = memory.address(self._cue(cue, None), self._part(out.state, self.size), self.noise_var, out.inverse)
+        w = memory.address(self._cue(cue, None)[0], self._part(out.state, self.size), self.noise_var, out.inverse)
         return self._wanted(memory.read(out.state, w))
 
     @full_precision
     def address(
         self,
         state: MemoryState,
-        cue: Float[Tensor, "*b Q n"],
-        known: Bool[Tensor, "*b Q n"] | None = None,
+        cue: Float[Tensor, "*#b Q n"],
+        known: Bool[Tensor, "... n"] | None = None,
     ) -> Float[Tensor, "*b Q K"]:
         """Find the weights that read each cue best [app. D]; `cue` and `known` as in `read`."""
         self.check_memory(state, uses_U=False)
-        cue = self._cue(cue, known)
+        cue, known = self._cue(cue, known)
         return memory.address(cue, self._part(state, cue.shape[-1]), self.noise_var, known=known)
 
     @full_precision
     def predict(
         self,
         state: MemoryState,
-        cue: Float[Tensor, "*b Q n"],
-        known: Bool[Tensor, "*b Q n"] | None = None,
+        cue: Float[Tensor, "*#b Q n"],
+        known: Bool[Tensor, "... n"] | None = None,
     ) -> Prediction:
         """Predict all of [vector; value] from what is known of it, with the variance of every entry.
 
         mean is E[Rᵀw | cue]. var has the noise, what is uncertain of the memory, and what the cue leaves open of w.
         """
         self.check_memory(state)
-        cue = self._cue(cue, known)
+        cue, known = self._cue(cue, known)
         weights = memory.infer(cue, self._part(state, cue.shape[-1]), self.noise_var, known)
         return Prediction(*memory.complete(state, weights, self.noise_var))
 
@@ -179,15 +181,15 @@ class Memory(Parameters):
     def energy(
         self,
         state: MemoryState,
-        cue: Float[Tensor, "*b Q n"],
-        known: Bool[Tensor, "*b Q n"] | None = None,
+        cue: Float[Tensor, "*#b Q n"],
+        known: Bool[Tensor, "... n"] | None = None,
     ) -> Float[Tensor, "*b Q"]:
         """−ln p(cue | memory at its mean) in nats, addresses integrated out: low for what is like its content.
 
         It is the least of −ln p(cue | w) + KL over all q(w) [sec. 3.5], which the exact posterior reaches.
         """
         self.check_memory(state, uses_U=False)
-        cue = self._cue(cue, known)
+        cue, known = self._cue(cue, known)
         return memory.energy(cue, self._part(state, cue.shape[-1]), self.noise_var, known)
 
     @full_precision
@@ -214,7 +216,7 @@ class Memory(Parameters):
         return memory.drift(state, self.R0, self.prior_var, keep)
 
     def codes(
-        self, z: Float[Tensor, "*b T size"], values: Float[Tensor, "*b T values"] | None
+        self, z: Float[Tensor, "*#b T size"], values: Float[Tensor, "*#b T values"] | None
     ) -> Float[Tensor, "*b T C"]:
         """[key; value] of every vector, in the memory's precision."""
         z = self._own_kind("z", z, self.size)
@@ -231,16 +233,24 @@ class Memory(Parameters):
             )
         return torch.cat([z, values], dim=-1)
 
-    def _start(self, state: MemoryState | None, codes: Float[Tensor, "*b T C"]) -> MemoryState:
+    def _start(self, state: MemoryState | None, codes: Float[Tensor, "*#b T C"]) -> MemoryState:
         if state is None:
             return self.prior(tuple(codes.shape[:-2]))
         self.check_memory(state, uses_U=False)  # the write itself checks U
         return state
 
-    def _cue(self, cue: Float[Tensor, "*b Q n"], known: Bool[Tensor, "*b Q n"] | None) -> Float[Tensor, "*b Q n"]:
+    def _cue(
+        self, cue: Float[Tensor, "*#b Q n"], known: Bool[Tensor, "... n"] | None
+    ) -> tuple[Float[Tensor, "*c Q n"], Bool[Tensor, "*c Q n"] | None]:
+        """A cue in the memory's precision, and what is known of it, for each cue of the batch."""
         whole = self.size + self.values
         width = cue.shape[-1] if isinstance(cue, Tensor) and cue.ndim else self.size
-        return self._own_kind("cue", cue, whole if known is not None and width == whole else self.size)
+        cue = self._own_kind("cue", cue, whole if known is not None and width == whole else self.size)
+        if known is None:
+            return cue, None
+        checks.known(known, cue)
+        cue, known = torch.broadcast_tensors(cue, known)
+        return cue, known
 
     def _own_kind(self, name: str, x: Tensor, size: int) -> Tensor:
         """A tensor of vectors, checked, in the memory's precision."""
