@@ -16,15 +16,17 @@ The state is a NamedTuple of two tensors, R and U, and never changed in place: k
 A state has the batch axes of what was written, any number of them, also none. The mathematics is `kanerva.memory`.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from . import checks, kernels, memory
 from .checks import full_precision
 from .memory import Inverse, MemoryState, Variance
+from .recall import frame, vectors
 
 
 class Parameters(nn.Module):
@@ -33,9 +35,9 @@ class Parameters(nn.Module):
     Their names in a state_dict are R0, log_prior_var and log_noise_var, without a prefix.
     """
 
-    R0: nn.Parameter
-    log_prior_var: nn.Parameter
-    log_noise_var: nn.Parameter
+    R0: Float[Tensor, "K C"]
+    log_prior_var: Float[Tensor, ""]
+    log_noise_var: Float[Tensor, ""]
 
     def own(self, rows: int, columns: int) -> None:
         """Make the parameters, with the start values of app. B; variances are learned through their logarithms."""
@@ -71,6 +73,14 @@ class Prediction(NamedTuple):
     mean: Float[Tensor, "*b Q C"]
     var: Float[Tensor, "*b Q C"]
     """What noise, the memory's uncertainty and the address's leave open (`memory.complete`)."""
+
+
+class Contents(NamedTuple):
+    """What was found in a memory without a cue."""
+
+    z: Float[Tensor, "n C"]
+    cost: Float[Tensor, "n"]
+    """How far each is from all that could have been written, in nats: next to nothing where it is exact."""
 
 
 class Memory(Parameters):
@@ -193,6 +203,97 @@ class Memory(Parameters):
         return memory.energy(cue, self._part(state, cue.shape[-1]), self.noise_var, known)
 
     @full_precision
+    @torch.no_grad()
+    def recall(
+        self,
+        state: MemoryState,
+        cue: Float[Tensor, "*#b Q n"],
+        known: Bool[Tensor, "... n"] | None = None,
+        cue_var: Variance | None = None,
+        valid: Callable[[Tensor], Tensor] | None = None,
+        steps: int = 15,
+        exact: bool = True,
+    ) -> Float[Tensor, "*b Q C"]:
+        """Find the [vector; value] that each cue is of: noisy, with entries missing, or both.
+
+        cue_var: the variance of a cue's noise; None: it is estimated from the cue. valid: maps vectors to the
+        nearest valid ones, if you can tell (`torch.sign`, `Tensor.round`); then up to `steps` steps of attractor
+        dynamics follow. exact: up to `rows` different vectors are known exactly (`memory.frame`), and a clean cue
+        is completed exactly from as many known entries as there are vectors; False for a memory that has faded.
+        For training use `read`: no gradients here.
+        """
+        self.check_memory(state)
+        checks.count("steps", steps)
+        cue, known = self._cue(cue, known)
+        known = torch.ones_like(cue, dtype=torch.bool) if known is None else known
+        cue = torch.where(known, cue, 0)
+        gap = (0, self.size + self.values - cue.shape[-1])
+        flat, y, batch = frame.opened(state, torch.nn.functional.pad(cue, gap))
+        known = torch.nn.functional.pad(known, gap).expand(*batch, *y.shape[-2:]).reshape(y.shape)
+        if cue_var is not None:
+            cue_var = torch.as_tensor(cue_var).to(y).expand(y.shape[:2])
+        return vectors.recall(self, flat, y, known, cue_var, valid, steps, exact).reshape(*batch, *y.shape[-2:])
+
+    @full_precision
+    @torch.no_grad()
+    def contains(
+        self,
+        state: MemoryState,
+        z: Float[Tensor, "*#b Q size"],
+        values: Float[Tensor, "*#b Q values"] | None = None,
+    ) -> Int64[Tensor, "*b Q"]:
+        """How often each vector was written, 0 for never; −1 where the memory holds too much to know.
+
+        Where there are values: how often with this value, or, without `values`, with any. Known while the memory
+        holds fewer different vectors than it has rows, and than a vector has entries. Vectors that differ by less
+        than 1 % of their length are the same to it. Not for a memory that has faded.
+        """
+        self.check_memory(state)
+        if values is None:
+            owner, codes = self._first(self.size), self._own_kind("z", z, self.size)
+        else:
+            owner, codes = self._first(self.size + self.values), self.codes(z, values)
+        return frame.how_often(owner, self._part(state, codes.shape[-1]), codes)
+
+    @full_precision
+    @torch.no_grad()
+    def forget(
+        self,
+        state: MemoryState,
+        z: Float[Tensor, "*#b Q size"],
+        values: Float[Tensor, "*#b Q values"] | None = None,
+    ) -> MemoryState:
+        """The memory without these vectors, as if they had never been written; one that is not there is an error.
+
+        Where there are values, a key that was written once needs none: the memory knows what it held. Limits as
+        for `contains`.
+        """
+        if self.values and values is None:
+            times = self.contains(state, z)
+            if bool((times > 1).any()):
+                raise ValueError("values: expected the values of keys that were written more than once, got None")
+            values = self.recall(state, z)[..., self.size :]
+        self.check_memory(state)
+        return frame.take_out(self, state, self.codes(z, values), "z: expected vectors")
+
+    @full_precision
+    def contents(
+        self,
+        state: MemoryState,
+        valid: Callable[[Tensor], Tensor],
+        callback: Callable[[int, int], None] | None = None,
+    ) -> Contents:
+        """All vectors [vector; value] of one memory (R of shape K×C), found without a cue, each with its cost.
+
+        valid: maps any vectors to the nearest valid ones, (n, C) → (n, C), such as `torch.sign` for vectors of ±1.
+        The memory gives its vectors away up to one rotation, and `valid` is all that can undo it: valid vectors
+        must be few among all, as ±1 is. A map that leaves all as they are, or only sets their length, finds nothing
+        but mixtures. Fewer are found rather than false ones. callback: as for `DKM.contents`.
+        """
+        found = frame.contents(vectors.Images(self, valid), state, callback)
+        return Contents(found.x.flatten(-3), found.cost)
+
+    @full_precision
     def kl(self, state: MemoryState) -> Float[Tensor, "*b"]:
         """KL(memory ‖ blank memory) in nats: how much was written [eq. elbo]."""
         self.check_memory(state)
@@ -258,6 +359,18 @@ class Memory(Parameters):
             x = x.to(self.R0.dtype)
         checks.layout(name, x, ("T", "n"), {"n": size}, like=self.R0, source=f"the layer's size of {name}")
         return x
+
+    def _first(self, columns: int) -> Parameters:
+        """The parameters of the first columns."""
+        if columns == self.size + self.values:
+            return self
+        part = Parameters()
+        part.R0, part.log_prior_var, part.log_noise_var = (
+            self.R0[:, :columns],
+            self.log_prior_var,
+            self.log_noise_var,
+        )
+        return part
 
     def _part(self, state: MemoryState, columns: int) -> MemoryState:
         """The first columns of a memory: those that a cue speaks of."""
