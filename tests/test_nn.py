@@ -4,7 +4,6 @@ The oracle here knows of joint Gaussians and of conditioning on some of their en
 """
 
 import importlib.util
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from cases import normal
-from kanerva import MemoryState, kernels, memory
+from kanerva import MemoryState, memory
 from kanerva.nn import Memory
 from oracle import Array, array
 
@@ -144,34 +143,6 @@ def test_masks_broadcast() -> None:
     assert both.R.shape == (2, 4, 5)
     torch.testing.assert_close(both.R[0], m.write(z[:2]).R)
     torch.testing.assert_close(both.R[1], m.write(z).R)
-
-
-def with_values(backend: str) -> Callable[..., tuple[Tensor, ...]]:
-    def write(R: Tensor, U: Tensor, z: Tensor, noise_var: Tensor) -> tuple[Tensor, ...]:
-        mask = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 1]], dtype=torch.bool)
-        state = MemoryState(R, 0.5 * (U + U.mT))
-        out = kernels.write_and_invert(state, z, noise_var, backend=backend, mask=mask, keys=5)
-        return *out.state, out.w, out.log_det, *out.inverse
-
-    return write
-
-
-def gradients(function: Callable[..., tuple[Tensor, ...]], leaves: list[Tensor]) -> list[Tensor]:
-    leaves = [x.detach().clone().requires_grad_() for x in leaves]
-    outputs = function(*leaves)
-    total = sum((x * normal(1, *x.shape, seed=40 + i)[0].to(x)).sum() for i, x in enumerate(outputs))
-    return [*outputs, *torch.autograd.grad(total, leaves)]
-
-
-@pytest.mark.parametrize("backend", BACKENDS[1:])
-def test_every_backend_writes_keys_and_masks_as_the_reference(
-    backend: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("kanerva.kernels.gram.CHUNK", 3)
-    m = layer(5, 4, values=2)
-    leaves = [*(x.detach() for x in m.prior((2,))), normal(2, 4, 7), m.noise_var.detach()]
-    for a, b in zip(*(gradients(with_values(name), leaves) for name in (backend, "reference")), strict=True):
-        torch.testing.assert_close(a, b, rtol=EXACT, atol=EXACT)
 
 
 # reading

@@ -305,6 +305,16 @@ class Memory(Parameters):
         self.check_memory(state, uses_U=False)
         return kernels.inverse(state, self.noise_var, self.backend, self.size)
 
+    @torch.no_grad()
+    def reader(self, state: MemoryState) -> "Reader":
+        """A module that reads this one memory, for torch.export and ONNX: two products, and no solve."""
+        self.check_memory(state, uses_U=False)
+        with checks.deep_checks(False):
+            part = self._part(state, self.size).to(torch.float64)
+            each = torch.eye(self.size, dtype=torch.float64, device=part.R.device)
+            address = memory.address(each, part, self.noise_var.double())
+        return Reader(address.to(state.R.dtype), self._wanted(state.R).detach().clone())
+
     @full_precision
     def fade(self, state: MemoryState, keep: Variance) -> MemoryState:
         """Let a memory fade towards the blank one, by 0 < keep ≤ 1: exponential forgetting.
@@ -378,3 +388,87 @@ class Memory(Parameters):
 
     def _wanted(self, read: Float[Tensor, "*b Q C"]) -> Float[Tensor, "*b Q m"]:
         return read[..., self.size :] if self.values else read
+
+
+class Stream(nn.Module):
+    """A memory that is written to for ever, in constant space: a layer, and the state that it has come to.
+
+    The state is a buffer, `kept`, and moves with the module; `save` puts it into the state_dict.
+    Each write cuts off the gradients of all writes before it. The buffer is replaced, never changed, so that other
+    threads may read while one writes: each read sees one whole state. keep < 1 lets the memory fade before each
+    write (`Memory.fade`), so that about 1/(1 − keep) writes are remembered. With keep = 1 a memory hardens with
+    time: its U shrinks, and new codes change it less and less.
+    """
+
+    kept: Float[Tensor, "*b K CK"]
+
+    def __init__(self, memory: Memory, batch: tuple[int, ...] = (), keep: float = 1.0, save: bool = True) -> None:
+        super().__init__()
+        if not 0 < keep <= 1:
+            raise ValueError(f"keep: expected a share above 0 and up to 1, got {keep}")
+        self.memory, self.keep, self.batch = memory, float(keep), tuple(batch)
+        self.register_buffer("kept", joined(memory.prior(self.batch)), persistent=save)
+
+    def extra_repr(self) -> str:
+        return f"batch={self.batch}, keep={self.keep}"
+
+    @property
+    def state(self) -> MemoryState:
+        """What the memory is now."""
+        columns = self.memory.size + self.memory.values
+        kept = self.kept
+        return MemoryState(kept[..., :columns], kept[..., columns:])
+
+    @state.setter
+    def state(self, state: MemoryState) -> None:
+        self.memory.check_memory(state)
+        self.kept = joined(state)
+
+    def write(
+        self,
+        z: Float[Tensor, "*#b T size"],
+        mask: Bool[Tensor, "*#b T"] | None = None,
+        values: Float[Tensor, "*#b T values"] | None = None,
+    ) -> MemoryState:
+        """Go on writing. Returns the new state, with gradients of this write alone; what is kept has none."""
+        state = self.state if self.keep == 1 else self.memory.fade(self.state, self.keep)
+        state = self.memory.write(z, state, mask, values)
+        self.kept = joined(state)
+        return state
+
+    def forward(
+        self, cue: Float[Tensor, "*#b Q n"], known: Bool[Tensor, "... n"] | None = None
+    ) -> Float[Tensor, "*b Q m"]:
+        """Read cues, as `Memory.read` does. All else a layer can be asked is asked of `stream.memory`."""
+        return self.memory.read(self.state, cue, known)
+
+    def reset(self) -> None:
+        """Begin with a blank memory."""
+        self.kept = joined(self.memory.prior(self.batch))
+
+
+def joined(state: MemoryState) -> Float[Tensor, "*b K CK"]:
+    """R and U side by side in one tensor, without gradients: what can be replaced at once."""
+    return torch.cat(state, dim=-1).detach()
+
+
+class Reader(nn.Module):
+    """Address and read for one memory as it is, without a solve: read = cue · address · rows. It can be exported.
+
+    address = R_kᵀ (R_k R_kᵀ + noise_var I)⁻¹        rows = R, or its columns of values
+    """
+
+    address: Float[Tensor, "*b n K"]
+    rows: Float[Tensor, "*b K m"]
+
+    def __init__(self, address: Float[Tensor, "*b n K"], rows: Float[Tensor, "*b K m"]) -> None:
+        super().__init__()
+        self.register_buffer("address", address)
+        self.register_buffer("rows", rows)
+
+    def forward(self, cue: Float[Tensor, "*b Q n"]) -> Float[Tensor, "*b Q m"]:
+        return cue @ self.address @ self.rows
+
+
+# torch.load takes saved layers as it takes tensors: their classes hold tensors and numbers, and run nothing
+torch.serialization.add_safe_globals([Memory, Stream, Reader])

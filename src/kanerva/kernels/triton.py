@@ -437,7 +437,7 @@ def write(
 
         return gram.write(state, z, noise_var, keys, blocked.core)
     (R, values), U, parts = state.R.tensor_split([keys], -1), state.U, []
-    for Z in gram.chunks(z, R):
+    for Z in gram.chunks(z, state.R, keys):
         Z, of_values = Z.tensor_split([keys], -1)
         before = U
         P, _, A = invert_op(R.detach(), noise_var.detach())
@@ -445,7 +445,8 @@ def write(
         if values.shape[-1]:  # they do not address, and are written once all weights are known
             values = memory.condition(MemoryState(values, before), W, of_values, noise_var).R
         parts.append((W, s))
-    return MemoryState(torch.cat([R, values], -1) if values.shape[-1] else R, U), *gram.joined(parts, z, R)
+    R = torch.cat([R, values], -1) if values.shape[-1] else R
+    return MemoryState(R, U), *gram.joined(parts, z, R)
 
 
 def inverse(R: Float[Tensor, "B K C"], noise_var: Scalar) -> tuple[Float[Tensor, "B K K"], Float[Tensor, "B"]]:
