@@ -231,7 +231,8 @@ class Memory(Parameters):
         flat, y, batch = frame.opened(state, torch.nn.functional.pad(cue, gap))
         known = torch.nn.functional.pad(known, gap).expand(*batch, *y.shape[-2:]).reshape(y.shape)
         if cue_var is not None:
-            cue_var = torch.as_tensor(cue_var).to(y).expand(y.shape[:2])
+            cue_var = torch.as_tensor(cue_var, dtype=y.dtype, device=y.device)
+            cue_var = cue_var.expand(*batch, y.shape[-2]).reshape(y.shape[:2])
         return vectors.recall(self, flat, y, known, cue_var, valid, steps, exact).reshape(*batch, *y.shape[-2:])
 
     @full_precision
@@ -287,8 +288,9 @@ class Memory(Parameters):
 
         valid: maps any vectors to the nearest valid ones, (n, C) → (n, C), such as `torch.sign` for vectors of ±1.
         The memory gives its vectors away up to one rotation, and `valid` is all that can undo it: valid vectors
-        must be few among all, as ±1 is. A map that leaves all as they are, or only sets their length, finds nothing
-        but mixtures. Fewer are found rather than false ones. callback: as for `DKM.contents`.
+        must be few among all, as those of ±1 are, and the map must give the nearest (a flip of the whole vector is
+        not); where −z is valid too, either is found. A map that leaves all as they are, or only sets their length,
+        finds nothing but mixtures. callback: as for `DKM.contents`.
         """
         found = frame.contents(vectors.Images(self, valid), state, callback)
         return Contents(found.x.flatten(-3), found.cost)
