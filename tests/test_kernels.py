@@ -285,6 +285,38 @@ def test_batches_broadcast(pair: Pair, of_R: tuple[int, ...], of_U: tuple[int, .
     same(run(by_kernel(name), leaves, dtype, device), run(by_memory(), leaves), most)
 
 
+def masked_keys(name: str) -> Callable[..., tuple[Tensor, ...]]:
+    """Codes of which the first 5 entries are keys, some of them masked, some episodes whole, one empty."""
+
+    def call(R: Tensor, U: Tensor, prior_var: Tensor, z: Tensor, noise_var: Tensor) -> tuple[Tensor, ...]:
+        mask = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool, device=R.device)
+        padded = torch.where(mask[..., None], z, torch.nan)
+        before = start(R, U, prior_var)
+        out = kernels.write_and_invert(before, padded, noise_var, backend=name, mask=mask, keys=5)
+        assert torch.equal(out.state.R[2], before.R[2])
+        assert torch.equal(out.state.U[2], before.U[2])
+        assert not out.w[~mask].any()
+        return *out.state, out.w, out.log_det, *out.inverse
+
+    return call
+
+
+@pytest.mark.parametrize("chunk", [64, 3])
+@pytest.mark.parametrize("pair", EVERY)
+def test_masks_and_keys(pair: Pair, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, device = pair
+    dtype, most = tolerance(name)
+    monkeypatch.setattr(gram, "CHUNK", chunk)
+    leaves = inputs((3,), 3, 7, 4)
+    same(run(masked_keys(name), leaves, dtype, device), run(masked_keys("reference"), leaves), most)
+
+
+@pytest.mark.parametrize("pair", [TRITON, CUDA[1]])
+def test_masks_and_keys_of_large_memories(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton_module(), "ROWS", 2)
+    test_masks_and_keys(pair, 64, monkeypatch)
+
+
 @pytest.mark.parametrize("pair", EVERY)
 def test_any_strides(pair: Pair) -> None:
     """Transposed, sliced and expanded tensors, going in and as gradients coming back."""

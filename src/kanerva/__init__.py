@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0.dev0"
 
 if TYPE_CHECKING:
-    from . import data, kernels, memory
+    from . import data, kernels, memory, nn
     from .checks import deep_checks
     from .codec import CodecConfig
     from .config import PRESETS, DataConfig, RunConfig, TrainConfig
@@ -47,6 +47,7 @@ __all__ = [
     "kernels",
     "load",
     "memory",
+    "nn",
     "train",
 ]
 

@@ -30,7 +30,6 @@ from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, load
 from .progress import bar
-from .recall.reader import check_memory
 from .subject import find
 from .train import saved_config, train
 
@@ -197,7 +196,7 @@ class Inspect:
         model, state = load(self.checkpoint), storage.load_state(self.state)
         if not isinstance(model, DKM):
             raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
-        check_memory(model, state)
+        model.check_memory(state)
         R, U = (part.reshape(-1, *part.shape[-2:]) for part in broadcast(state))
         if not len(R):
             raise ValueError(

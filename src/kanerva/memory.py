@@ -65,6 +65,13 @@ class Frame(NamedTuple):
     """Different codes among them. As many as K (or C): there may be more than a memory can tell apart."""
 
 
+class Weights(NamedTuple):
+    """The posterior N(mean, cov) of addresses; codes that share a covariance have one between them (T = 1)."""
+
+    mean: Float[Tensor, "*b T K"]
+    cov: Float[Tensor, "*#b #T K K"]
+
+
 # torch.load takes a saved MemoryState as it takes a tensor, without unpickling anything else
 torch.serialization.add_safe_globals([MemoryState])
 
@@ -81,21 +88,34 @@ def prior(R0: Float[Tensor, "*p K C"], prior_var: Variance, batch: tuple[int, ..
     checks.batch("batch", batch)
     U0 = prior_var * torch.eye(R0.shape[-2], dtype=R0.dtype, device=R0.device)
     R = R0.expand(*batch, *R0.shape)
-    return MemoryState(R.contiguous(), U0.expand(*R.shape[:-2], *U0.shape).contiguous())
+    state = MemoryState(R.contiguous(), U0.expand(*R.shape[:-2], *U0.shape).contiguous())
+    if checks.deep(state.U):
+        checks.prove(state.U)
+    return state
 
 
 @full_precision
 def address(
-    z: Float[Tensor, "*#b T C"], state: MemoryState, noise_var: Variance, inverse: Inverse | None = None
+    z: Float[Tensor, "*#b T C"],
+    state: MemoryState,
+    noise_var: Variance,
+    inverse: Inverse | None = None,
+    known: Bool[Tensor, "*#b T C"] | None = None,
 ) -> Float[Tensor, "*#b T K"]:
     """Find the weights that read each code best, by ridge regression [eq. least_squares, app. D].
 
         w = argmin ‖z − Rᵀw‖² + noise_var ‖w‖²        A w = R z,  A = R Rᵀ + noise_var I
 
     One factor of A serves all T codes. Cost T·K·C + K²·C + K³. The `inverse` of this memory, if it is at hand,
-    replaces the factor for K ≤ C: T·(K·C + K²) + K²·C with one step of refinement, as exact as the solve. Proof:
-    test_address_*, test_inverse_*.
+    replaces the factor for K ≤ C: T·(K·C + K²) + K²·C with one step of refinement, as exact as the solve.
+    known: entries that are not are left out of the sum over C, whatever z has there, NaN included; each code then
+    has an A of its own. Cost T·(K²·C + K³). Proof: test_address_*, test_inverse_*, test_known_*.
     """
+    if known is not None:
+        checks.known(known, z)
+        z = torch.where(known, z, 0)
+        checks.inputs(state, z=z, noise_var=noise_var, uses_U=False)
+        return _address_known(z, state.R, noise_var, known)
     checks.inputs(state, z=z, noise_var=noise_var, uses_U=False)
     if inverse is not None:
         checks.inverse(inverse, state)
@@ -114,6 +134,89 @@ def inverse(state: MemoryState, noise_var: Variance) -> Inverse:
     """
     checks.inputs(state, noise_var=noise_var, uses_U=False)
     return Inverse(*ridge_inverse(state.R @ state.R.mT, noise_var))
+
+
+@full_precision
+def infer(
+    z: Float[Tensor, "*#b T C"],
+    state: MemoryState,
+    noise_var: Variance,
+    known: Bool[Tensor, "*#b T C"] | None = None,
+) -> Weights:
+    """Find the posterior of each code's address, with the memory at its mean; beyond the paper [app. D].
+
+        p(w) = N(0, I)    p(z | w) = N(Rᵀw, noise_var I)    p(w | z) = N(mean, noise_var A⁻¹),  mean = `address`
+
+    known: as in `address`. Cost T·(K·C + K²) + K²·C + K³; with known, T·(K²·C + K³). Proof: test_known_*.
+    """
+    mean, R = address(z, state, noise_var, known=known), state.R
+    if known is None:
+        return Weights(mean, noise_var * ridge_inverse(R @ R.mT, noise_var)[0][..., None, :, :])
+    return Weights(mean, noise_var * ridge_inverse(_known_gram(R, known), noise_var)[0])
+
+
+@full_precision
+def complete(
+    state: MemoryState, weights: Weights, noise_var: Variance
+) -> tuple[Float[Tensor, "*#b T C"], Float[Tensor, "*#b T C"]]:
+    """Predict every entry of a code whose address has the posterior N(m, S) of `infer`; beyond the paper [app. A].
+
+        mean = Rᵀm        var_j = noise_var + mᵀU m + tr(U S) + R_jᵀ S R_j
+
+    The variance is exact for z = Mᵀw + ξ with M ~ MN(R, U, I) and w independent of it: the noise, the memory's
+    uncertainty (the two terms with U), and the address's. Proof: test_complete_*.
+    """
+    (m, S), R, U = weights, state.R, state.U
+    checks.inputs(state, w=m, noise_var=noise_var)
+    memory = (m @ U * m).sum(-1) + (U[..., None, :, :] * S).sum((-2, -1))
+    address = (S @ R[..., None, :, :] * R[..., None, :, :]).sum(-2)
+    return m @ R, noise_var + memory[..., None] + address
+
+
+@full_precision
+def energy(
+    z: Float[Tensor, "*#b T C"],
+    state: MemoryState,
+    noise_var: Variance,
+    known: Bool[Tensor, "*#b T C"] | None = None,
+) -> Float[Tensor, "*#b T"]:
+    """−ln p(z) of codes with the memory at its mean and the address integrated out; beyond the paper [app. D].
+
+        z ~ N(0, RᵀR + noise_var I):   ½ (‖z − Rᵀw‖²/noise_var + ‖w‖² + ln det A/noise_var + C ln 2π noise_var)
+
+    with w = `address` and A = R Rᵀ + noise_var I. known: as in `address`; C counts known entries. Proof:
+    test_energy_*.
+    """
+    z = z if known is None else torch.where(known, z, 0)
+    w, R = address(z, state, noise_var, known=known), state.R
+    v = torch.as_tensor(noise_var, dtype=R.dtype, device=R.device)
+    delta = z - w @ R
+    if known is None:
+        log_det_P, count = ridge_inverse(R @ R.mT, noise_var)[1][..., None], v.new_full((), R.shape[-1])
+    else:
+        delta, count = torch.where(known, delta, 0), known.sum(-1)
+        log_det_P = ridge_inverse(_known_gram(R, known), noise_var)[1]
+    spread = -log_det_P - R.shape[-2] * v.log() + count * (2 * torch.pi * v).log()
+    return 0.5 * (delta.square().sum(-1) / v + w.square().sum(-1) + spread)
+
+
+@full_precision
+def drift(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance, keep: Variance) -> MemoryState:
+    """Let a memory fade towards its prior, as one whose content changes with time; beyond the paper [app. A].
+
+        M' = R0 + √keep (M − R0) + √(1 − keep) ε,  ε ~ MN(0, prior_var I, I)
+        R' = R0 + √keep (R − R0)        U' = keep U + (1 − keep) prior_var I
+
+    This is the prediction step of a Kalman filter: exact, if M does change so. The prior does not change by it,
+    and U never exceeds prior_var I, as it would if it were only divided by `keep`. Proof: test_drift_*.
+    """
+    checks.memory(state, "state", uses_U=False)
+    checks.tensor(
+        "R0", R0, ("K", "C"), dict(zip("KC", state.R.shape[-2:], strict=True)), state.R, "size of state.R"
+    )
+    checks.variance("prior_var", prior_var, like=state.R)
+    checks.share("keep", keep, like=state.R)
+    return MemoryState(R0 + keep**0.5 * (state.R - R0), ridge(keep * state.U, (1 - keep) * prior_var))
 
 
 @full_precision
@@ -173,20 +276,38 @@ def write(
     noise_var: Variance,
     iterations: int = 1,
     block: int = 1,
+    mask: Bool[Tensor, "*#b T"] | None = None,
+    keys: int | None = None,
 ) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
     """Write an episode one code after another: address, then condition [alg. 1, sec. 3.2].
 
+    mask: codes where it is False are not written, whatever they hold (`masked`). keys: address by the first so many
+    entries of a code, not by all; the others are written with the weights that these have found.
     iterations > 1 refines each weight: address the updated memory, then update the old one with the weight found,
     so that every code is counted once. block > 1 addresses that many codes against the same memory and conditions
     on them at once: fewer sequential steps, weights that know less of each other. Returns the memory and the
     weights. Cost iterations · T/block · (K²·C + K³). Proof: test_write_*.
     """
+    z = masked(z, mask)
     checks.inputs(state, z=z, noise_var=noise_var)
     checks.count("iterations", iterations)
     checks.count("block", block)
-    state, w = _write(state, z, noise_var, iterations, block)
+    checks.keys(keys, state)
+    state, w = _write(state, z, noise_var, iterations, block, keys)
     checks.written(state)
     return state, w
+
+
+def masked(z: Float[Tensor, "*#b T C"], mask: Bool[Tensor, "*#b T"] | None) -> Float[Tensor, "*#b T C"]:
+    """Put zeros for the codes that are not to be written [alg. 1].
+
+    Writing a code of zeros is the identity, to the last bit, in every backend: its weight is A⁻¹R 0 = 0, so it says
+    nothing of M, and c = U w, the gain and the surprise are all 0. The same zeros stop every gradient.
+    """
+    if mask is None:
+        return z
+    checks.mask_of_codes(mask, z)
+    return torch.where(mask[..., None], z, 0)
 
 
 @full_precision
@@ -428,6 +549,28 @@ def _address(
     return solve(L, z.mT).mT @ R.mT
 
 
+def _address_known(
+    z: Float[Tensor, "*#b T C"], R: Float[Tensor, "*#b K C"], noise_var: Variance, known: Bool[Tensor, "*#b T C"]
+) -> Float[Tensor, "*#b T K"]:
+    """`_address` over the entries that are known; z is zero elsewhere. With D = diag(known), solve either of
+
+    (R D Rᵀ + noise_var I) w = R z          (D RᵀR D + noise_var I) v = z,  w = R v
+    """
+    if R.shape[-2] <= R.shape[-1]:
+        L = cholesky(ridge(_known_gram(R, known), noise_var), "R Rᵀ + noise_var I")
+        return solve(L, (z @ R.mT)[..., None])[..., 0]
+    D = known.to(R.dtype)
+    L = cholesky(
+        ridge(D[..., None] * (R.mT @ R)[..., None, :, :] * D[..., None, :], noise_var), "RᵀR + noise_var I"
+    )
+    return solve(L, z[..., None])[..., 0] @ R.mT
+
+
+def _known_gram(R: Float[Tensor, "*#b K C"], known: Bool[Tensor, "*#b T C"]) -> Float[Tensor, "*#b T K K"]:
+    """R D Rᵀ for each code, D = diag(known)."""
+    return (R[..., None, :, :] * known[..., None, :]) @ R.mT[..., None, :, :]
+
+
 class _Past(NamedTuple):
     """A memory without its prior, in float64: sums over all that was written, over noise_var."""
 
@@ -484,14 +627,19 @@ def _innovation(
 
 
 def _write(
-    state: MemoryState, z: Float[Tensor, "*#b T C"], noise_var: Variance, iterations: int, block: int
+    state: MemoryState,
+    z: Float[Tensor, "*#b T C"],
+    noise_var: Variance,
+    iterations: int,
+    block: int,
+    keys: int | None,
 ) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
     state = MemoryState(*broadcast(state, z))
     w = [z.new_empty(*state.R.shape[:-2], 0, state.R.shape[-2])]
     for z_t in z.split(block, dim=-2) if z.shape[-2] else ():
         old = state
         for _ in range(iterations):
-            w_t = _address(z_t, state.R, noise_var)
+            w_t = _address(z_t[..., :keys], state.R[..., :keys], noise_var)
             state = _condition(old, w_t, z_t, noise_var)
         w.append(w_t)
     return state, torch.cat(w, dim=-2)

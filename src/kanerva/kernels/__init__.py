@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from .. import checks, linalg, memory
@@ -50,6 +50,7 @@ class Job(NamedTuple):
     dtype: torch.dtype
     rows: int
     code: int
+    """Entries of a code that address it: all, or its key."""
     iterations: int = 1
     block: int = 1
     plain: bool = True
@@ -64,12 +65,15 @@ def write(
     iterations: int = 1,
     block: int = 1,
     backend: str = "auto",
+    mask: Bool[Tensor, "*#b T"] | None = None,
+    keys: int | None = None,
 ) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
     """Write an episode as `memory.write` does [alg. 1], by the fastest backend that can, or by the one named.
 
-    The gradient of U is its symmetric part. All but the reference can be differentiated once.
+    The gradient of U is its symmetric part. All but the reference can be differentiated once. No backend knows of
+    masks: a code of zeros, which `memory.masked` puts there, changes nothing.
     """
-    _, state, w, _ = _write(state, z, noise_var, iterations, block, backend)
+    _, state, w, _ = _write(state, memory.masked(z, mask), noise_var, iterations, block, backend, keys)
     return state, w
 
 
@@ -81,27 +85,33 @@ def write_and_invert(
     iterations: int = 1,
     block: int = 1,
     backend: str = "auto",
+    mask: Bool[Tensor, "*#b T"] | None = None,
+    keys: int | None = None,
 ) -> WriteResult:
     """Write an episode, and give with it ln det U and (R Rᵀ + noise_var I)⁻¹, both differentiable [alg. 1, app. D].
 
         ln det U_T − ln det U_0 = Σ_t (ln noise_var − ln s_t)
 
-    With the backends cpu and triton nothing is factored outside the kernels. Proof: test_written_*.
+    With the backends cpu and triton nothing is factored outside the kernels. With keys, R is its first columns
+    in the inverse, which is for cues that are keys. Proof: test_written_*.
     """
-    name, after, w, s = _write(state, z, noise_var, iterations, block, backend)
+    name, after, w, s = _write(state, memory.masked(z, mask), noise_var, iterations, block, backend, keys)
     if s is None:
         L0, L = (linalg.cholesky(linalg.symmetric(x), "U") for x in (state.U, after.U))
         log_det = linalg.log_det(L) - linalg.log_det(L0)
     else:
-        log_det = (_scalar(noise_var, s).log() - s.log()).sum(-1)
-    return WriteResult(after, w, log_det, _inverse(after, noise_var, name))
+        each = _scalar(noise_var, s).log() - s.log()
+        log_det = (each if mask is None else torch.where(mask, each, 0)).sum(-1)
+    return WriteResult(after, w, log_det, _inverse(after.R[..., :keys], noise_var, name))
 
 
 @full_precision
-def inverse(state: MemoryState, noise_var: Variance, backend: str = "auto") -> Inverse:
-    """`memory.inverse`, by the sweeps of a backend that has them."""
+def inverse(state: MemoryState, noise_var: Variance, backend: str = "auto", keys: int | None = None) -> Inverse:
+    """`memory.inverse`, by the sweeps of a backend that has them; with keys, for cues that are keys."""
     checks.inputs(state, noise_var=noise_var, uses_U=False)
-    return _inverse(state, noise_var, choose(job(state, state.R, noise_var), backend)[0])
+    checks.keys(keys, state)
+    name = choose(job(state, state.R, noise_var, keys=keys), backend)[0]
+    return _inverse(state.R[..., :keys], noise_var, name)
 
 
 def choose(what: Job, backend: str = "auto") -> tuple[str, str]:
@@ -155,10 +165,15 @@ def why_not(
 
 
 def job(
-    state: MemoryState, z: Tensor, noise_var: Variance | None = None, iterations: int = 1, block: int = 1
+    state: MemoryState,
+    z: Tensor,
+    noise_var: Variance | None = None,
+    iterations: int = 1,
+    block: int = 1,
+    keys: int | None = None,
 ) -> Job:
     """The job of writing z into a memory."""
-    rows, code = state.R.shape[-2:]
+    rows, code = state.R[..., :keys].shape[-2:]
     plain = 0 not in (*z.shape[:-2], *state.R.shape[:-2])
     if not torch.compiler.is_compiling():  # which cannot trace the question, and need not
         wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -168,30 +183,37 @@ def job(
 
 
 def _write(
-    state: MemoryState, z: Tensor, noise_var: Variance, iterations: int, block: int, backend: str
+    state: MemoryState,
+    z: Tensor,
+    noise_var: Variance,
+    iterations: int,
+    block: int,
+    backend: str,
+    keys: int | None,
 ) -> tuple[str, MemoryState, Tensor, Tensor | None]:
     """The backend's name, the memory, the weights and, but from the reference, the innovation variances s."""
     checks.inputs(state, z=z, noise_var=noise_var)
     checks.count("iterations", iterations)
     checks.count("block", block)
-    name = choose(job(state, z, noise_var, iterations, block), backend)[0]
+    checks.keys(keys, state)
+    name = choose(job(state, z, noise_var, iterations, block, keys), backend)[0]
     if name == "reference":
-        return name, *memory.write(state, z, noise_var, iterations, block), None
+        return name, *memory.write(state, z, noise_var, iterations, block, keys=keys), None
     state = MemoryState(*linalg.broadcast(state, z))
     batch = state.R.shape[:-2]
     codes = z.expand(*batch, *z.shape[-2:])
     flat = MemoryState(*map(_flat, state))
-    after, w, s = _module(name).write(flat, _flat(codes), _scalar(noise_var, z))
+    after, w, s = _module(name).write(flat, _flat(codes), _scalar(noise_var, z), keys)
     R, U, w, s = (x.reshape(*batch, *x.shape[1:]) for x in (*after, w, s))
     checks.written(MemoryState(R, U))
     return name, MemoryState(R, U), w, s
 
 
-def _inverse(state: MemoryState, noise_var: Variance, name: str) -> Inverse:
+def _inverse(R: Float[Tensor, "*b K C"], noise_var: Variance, name: str) -> Inverse:
     if name not in ("cpu", "triton"):
-        return Inverse(*linalg.ridge_inverse(state.R @ state.R.mT, noise_var))
-    batch = state.R.shape[:-2]
-    P, log_det = _module(name).inverse(_flat(state.R), _scalar(noise_var, state.R))
+        return Inverse(*linalg.ridge_inverse(R @ R.mT, noise_var))
+    batch = R.shape[:-2]
+    P, log_det = _module(name).inverse(_flat(R), _scalar(noise_var, R))
     if checks.deep(P):
         checks.finite("(R Rᵀ + noise_var I)⁻¹", P)
     return Inverse(P.reshape(*batch, *P.shape[1:]), log_det.reshape(batch))

@@ -480,13 +480,14 @@ invert_op.register_autograd(adjoint_of_inverse, setup_context=save_inverse)
 
 
 def write(
-    state: MemoryState, z: Float[Tensor, "B T C"], noise_var: Scalar
+    state: MemoryState, z: Float[Tensor, "B T C"], noise_var: Scalar, keys: int | None = None
 ) -> tuple[MemoryState, Float[Tensor, "B T K"], Float[Tensor, "B T"]]:
     """Write an episode; returns the memory, the weights and the innovation variances s."""
     (R, U), parts = state, []
-    for Z in gram.chunks(z, R):
+    for Z in gram.chunks(z, R, keys):
         V = torch.cat([R, Z], dim=1)
-        coefficients, W, s, U, *_ = core_op(gram.Products.apply(V), U, noise_var)  # type: ignore[no-untyped-call]
+        M = gram.Products.apply(V[..., :keys])  # type: ignore[no-untyped-call]
+        coefficients, W, s, U, *_ = core_op(M, U, noise_var)
         R = coefficients @ V
         parts.append((W, s))
     return MemoryState(R, U), *gram.joined(parts, z, R)

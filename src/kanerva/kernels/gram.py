@@ -4,6 +4,7 @@ A chunk of N codes is written in three moves (derivation: README.md beside this 
     before   G = R Rᵀ, X = R Zᵀ, Y = Z Zᵀ                                       matrix products
     core     (G, X, Y, U) → weights W, gains k, innovation variances s, new U    N dependent steps in K and N
     after    Ψ (I + L) = kᵀ with L = tril(W kᵀ, −1);  R ← R + Ψ (Z − W R)        matrix products
+With keys, G, X and Y are of the first columns alone, which address; the last move writes all columns.
 `plain`, the core here, is PyTorch for any device; blocked.py has one of the same signature for GPUs, and cpu.py one
 that goes on to Ψ.
 """
@@ -30,12 +31,16 @@ Core = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, 
 
 
 def write(
-    state: MemoryState, z: Float[Tensor, "B T C"], noise_var: Scalar, core: Core | None = None
+    state: MemoryState,
+    z: Float[Tensor, "B T C"],
+    noise_var: Scalar,
+    keys: int | None = None,
+    core: Core | None = None,
 ) -> tuple[MemoryState, Float[Tensor, "B T K"], Float[Tensor, "B T"]]:
     """Write an episode; returns the memory, the weights and the innovation variances s."""
     (R, U), parts, K = state, [], state.R.shape[-2]
-    for Z in chunks(z, R):
-        M = Products.apply(torch.cat([R, Z], dim=1))  # type: ignore[no-untyped-call]
+    for Z in chunks(z, R, keys):
+        M = Products.apply(torch.cat([R, Z], dim=1)[..., :keys])  # type: ignore[no-untyped-call]
         W, k, s, U = (core or plain)(M[:, :K, :K], M[:, :K, K:], M[:, K:, K:], U, noise_var)
         L = torch.tril(W @ k.mT, -1)
         psi = torch.linalg.solve_triangular(L, k.mT, upper=False, unitriangular=True, left=False)
@@ -86,9 +91,11 @@ class Products(torch.autograd.Function):
         return (g_M + g_M.mT) @ V
 
 
-def chunks(z: Float[Tensor, "B T C"], R: Float[Tensor, "B K C"]) -> tuple[Float[Tensor, "B N C"], ...]:
+def chunks(
+    z: Float[Tensor, "B T C"], R: Float[Tensor, "B K C"], keys: int | None = None
+) -> tuple[Float[Tensor, "B N C"], ...]:
     """Cut an episode into what is written between two refreshes."""
-    size = CHUNK if R.shape[-2] <= R.shape[-1] else SHORT_CHUNK
+    size = CHUNK if R.shape[-2] <= R[..., :keys].shape[-1] else SHORT_CHUNK
     return z.split(size, dim=-2) if z.shape[-2] else ()
 
 

@@ -15,7 +15,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import linalg
+from .. import linalg, memory
 from ..memory import MemoryState
 from . import gram
 from .gram import Scalar
@@ -428,18 +428,24 @@ write_op.register_autograd(adjoint_of_write, setup_context=save_write)
 
 
 def write(
-    state: MemoryState, z: Float[Tensor, "B T C"], noise_var: Scalar
+    state: MemoryState, z: Float[Tensor, "B T C"], noise_var: Scalar, keys: int | None = None
 ) -> tuple[MemoryState, Float[Tensor, "B T K"], Float[Tensor, "B T"]]:
     """Write an episode; returns the memory, the weights and the innovation variances s."""
-    (R, U), parts = state, []
-    if R.shape[-2] > ROWS or R.shape[-1] > COLUMNS:
+    keys = z.shape[-1] if keys is None else keys
+    if state.R.shape[-2] > ROWS or keys > COLUMNS:
         from . import blocked
 
-        return gram.write(state, z, noise_var, blocked.core)
-    for Z in gram.chunks(z, R):
+        return gram.write(state, z, noise_var, keys, blocked.core)
+    (R, values), U, parts = state.R.tensor_split([keys], -1), state.U, []
+    for Z in gram.chunks(z, state.R, keys):
+        Z, of_values = Z.tensor_split([keys], -1)
+        before = U
         P, _, A = invert_op(R.detach(), noise_var.detach())
         R, U, W, s, *_ = write_op(R, U, A, P, Z, noise_var)
+        if values.shape[-1]:  # they do not address, and are written once all weights are known
+            values = memory.condition(MemoryState(values, before), W, of_values, noise_var).R
         parts.append((W, s))
+    R = torch.cat([R, values], -1) if values.shape[-1] else R
     return MemoryState(R, U), *gram.joined(parts, z, R)
 
 

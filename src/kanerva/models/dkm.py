@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from .. import checks, kernels, memory, objective
 from ..memory import Inverse, MemoryState
+from ..nn import Parameters
 from ..recall import frame, methods
 from ..recall.frame import Contents
-from ..recall.reader import Reader, check_memory
+from ..recall.reader import Reader
 from .base import CodecModel, CodecModelConfig, Preparation, Recall, Terms
 
 
@@ -37,7 +38,7 @@ class DKMConfig(CodecModelConfig):
         checks.fields(self, rows=1, iterations=1, block=1)
 
 
-class DKM(CodecModel):
+class DKM(CodecModel, Parameters):
     """The Dynamic Kanerva Machine [sec. 3]: write images into a memory, recall them from cues, draw new ones."""
 
     TITLE = "Dynamic Kanerva Machine"
@@ -49,32 +50,15 @@ class DKM(CodecModel):
 
     def __init__(self, config: DKMConfig | None = None) -> None:
         super().__init__(config)
-        # start values of app. B; variances are learned through their logarithms
-        self.R0 = nn.Parameter(torch.randn(self.config.rows, self.config.code))
-        self.log_prior_var = nn.Parameter(torch.tensor(0.0))
-        self.log_weight_var = nn.Parameter(torch.tensor(math.log(0.3)))
-        self.log_noise_var = nn.Parameter(torch.tensor(0.0))
+        self.own(self.config.rows, self.config.code)
+        self.log_weight_var = nn.Parameter(torch.tensor(math.log(0.3)))  # app. B
         self.backend: str = "auto"
         """How an episode is written; auto takes the fastest that fits."""
-
-    @property
-    def prior_var(self) -> Float[Tensor, ""]:
-        """σ²_U, the variance of the memory before anything is written."""
-        return self.log_prior_var.exp()
 
     @property
     def weight_var(self) -> Float[Tensor, ""]:
         """σ²_w, the variance of q(w) (isotropic), or the scale of its covariance (full)."""
         return self.log_weight_var.exp()
-
-    @property
-    def noise_var(self) -> Float[Tensor, ""]:
-        """σ²_ξ, the variance of codes around what the memory reads."""
-        return self.log_noise_var.exp()
-
-    def prior(self, batch: tuple[int, ...] = ()) -> MemoryState:
-        """The memory before anything is written."""
-        return memory.prior(self.R0, self.prior_var, batch)
 
     def write(self, x: Float[Tensor, "*b T c h w"], state: MemoryState | None = None) -> MemoryState:
         """Write images into a memory, a blank one unless `state` says which [alg. 1]."""
@@ -82,7 +66,7 @@ class DKM(CodecModel):
         if state is None:
             state = self.prior(tuple(x.shape[:-4]))
         else:
-            check_memory(self, state)
+            self.check_memory(state)
         return self._write(state, self.encode(x))[0]
 
     def forward(
@@ -121,7 +105,7 @@ class DKM(CodecModel):
     ) -> Terms:
         """The terms of reading images from a memory. If others wrote it, they are a true bound: R is then given."""
         self.check_images(x, "Q")
-        check_memory(self, state)
+        self.check_memory(state)
         return self._terms(x, self.encode(x), state, self.inverse(state), generator)
 
     def online(

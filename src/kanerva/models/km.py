@@ -37,6 +37,7 @@ from .. import checks, memory, objective
 from ..checks import full_precision
 from ..linalg import Number, cholesky, log_det, ridge, solve_lower
 from ..memory import MemoryState
+from ..nn import Parameters
 from .base import CodecModel, CodecModelConfig, Recall, Terms
 from .gaussian import Gaussian, normal
 
@@ -63,7 +64,7 @@ class KMConfig(CodecModelConfig):
         checks.fields(self, rows=1, key=1)
 
 
-class KM(CodecModel):
+class KM(CodecModel, Parameters):
     """The Kanerva Machine. The codec is that of the DKM; heads on its code infer keys and latents."""
 
     TITLE = "Kanerva Machine"
@@ -77,24 +78,12 @@ class KM(CodecModel):
         super().__init__(config)
         c = self.config
         K, C, S = c.rows, c.code, c.key
-        self.R0 = nn.Parameter(torch.randn(K, C))
-        self.log_prior_var = nn.Parameter(torch.tensor(0.0))
-        self.log_noise_var = nn.Parameter(torch.tensor(0.0))
+        self.own(K, C)
         # f(y) has numbers of about one; weights begin with a length of about one, and reads like rows of R0
         self.A = nn.Parameter(torch.randn(K, S) / math.sqrt(K * S))
         self.f = network(S, 2 * S, S)
         self.key_head = network(C, 2 * C, 2 * S)
         self.code_head = network(2 * C, 2 * C, 2 * C, scale=0.1)
-
-    @property
-    def prior_var(self) -> Float[Tensor, ""]:
-        """σ²_U, the variance of the memory before anything is written."""
-        return self.log_prior_var.exp()
-
-    @property
-    def noise_var(self) -> Float[Tensor, ""]:
-        """The variance of codes around what the memory reads."""
-        return self.log_noise_var.exp()
 
     def keys(self, e: Float[Tensor, "*b C"]) -> Gaussian:
         """q(y | x) from e(x)."""
@@ -242,11 +231,6 @@ class KM(CodecModel):
     def kept(self, length: int) -> int:
         """R and U, whatever is written."""
         return self.config.rows * (self.config.code + self.config.rows)
-
-    def check_memory(self, state: Any) -> None:
-        """Check that a memory is one of this model's."""
-        K, C = self.config.rows, self.config.code
-        self.check_state(state, MemoryState, R=(K, C), U=(K, K))
 
 
 @full_precision

@@ -5,6 +5,7 @@ reader       a model and a memory that it has written
 descent      BFGS steps and a search for many small vectors at once
 search       the weights of the stored image that explains a cue best
 frame        looking into a memory: what it contains, forgetting, its contents
+vectors      recall and search where codes are vectors of any kind, without a codec
 methods      descent, least-squares and stochastic, each with its options; recall, sample, energy
 chains       how well Markov chains mix
 """

@@ -18,7 +18,7 @@ code lies in the span of what was written, which other images miss by far: so no
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -27,11 +27,12 @@ from torch import Tensor
 from .. import checks, memory
 from ..likelihood import Bernoulli
 from ..memory import MemoryState
-from .reader import check_memory
 from .search import average, likely
 
 if TYPE_CHECKING:
     from ..models.dkm import DKM
+    from ..nn import Parameters
+    from .vectors import Images
 
 # An image was written if its code is this near to the span of all that was, relative to its length. Stored images:
 # at most 3e-5 with fewer codes than rows (31 of 32), 3e-3 with as many; 1.5e-2 in 1 of 840 after half of 31 were
@@ -93,9 +94,10 @@ class Contents(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """A model, and the frames of B memories that it has written."""
+    """A model, or a layer, and the frames of B memories that it has written."""
 
-    model: "DKM"
+    model: Any
+    """Codes need its R0 and variances alone (`Parameters`); `Search` needs a DKM, for its codec."""
     codes: Float[Tensor, "B K C"]
     """F, in the model's precision."""
     back: Float[Tensor, "B C K"]
@@ -105,12 +107,12 @@ class Frames(NamedTuple):
     """F and F⁺ as they were computed, in float64."""
 
     @classmethod
-    def of(cls, model: "DKM", state: MemoryState) -> "Frames":
+    def of(cls, model: "Parameters | Images", state: MemoryState) -> "Frames":
         """The frames of memories with one batch axis."""
         exact = memory.frame(state, model.R0, model.prior_var, model.noise_var)
         finite = exact.codes.nan_to_num(0)
         back = torch.linalg.pinv(finite, rtol=1e-7)  # rows that rounding has left of zeros do not count
-        return cls(model, finite.to(model.like), back.to(model.like), exact, back)
+        return cls(model, finite.to(state.R), back.to(state.R), exact, back)
 
     def full(self) -> Bool[Tensor, "B"]:
         """Which memories may hold more codes than they can tell apart."""
@@ -138,12 +140,20 @@ def contains(model: "DKM", state: MemoryState, x: Float[Tensor, "*cues Q c h w"]
     there may be more, and nothing need fit: then only images that do fit are known, and where one fits to the last
     digits (WITNESS), all are. Proof: test_contains_*.
     """
-    flat, z, batch = opened(model, state, x)
-    return count(Frames.of(model, flat), z).reshape(*batch, x.shape[-4])
+    model.check_memory(state)
+    model.check_images(x, "Q")
+    return how_often(model, state, model.encode(x))
+
+
+def how_often(model: "Parameters", state: MemoryState, z: Float[Tensor, "*cues Q C"]) -> Int64[Tensor, "*b Q"]:
+    """`contains` for codes. A code of zeros is never written: it changes nothing."""
+    flat, codes, batch = opened(state, z)
+    times = count(Frames.of(model, flat), codes)
+    return torch.where((codes == 0).all(-1), 0, times).reshape(*batch, z.shape[-2])
 
 
 def count(frames: Frames, z: Float[Tensor, "B Q C"]) -> Int64[Tensor, "B Q"]:
-    """`contains` for codes."""
+    """How often each code was written, 0 for never, −1 where a memory cannot know."""
     u, outside = fit(z, frames.codes, frames.back)
     times = (1 / u.square().sum(-1).clamp(min=1e-6)).round().long().clamp(min=1)
     full = frames.full()[:, None]
@@ -164,9 +174,16 @@ def forget(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> 
     something in the frame that no code lies in: it goes with the images if all of it can be theirs. Where nothing
     else was written, the prior is left. Passes no gradients. Proof: test_forgetting_*.
     """
-    flat, z, batch = opened(model, state, x)
+    model.check_memory(state)
+    model.check_images(x, "Q")
+    return take_out(model, state, model.encode(x), "x: expected images")
+
+
+def take_out(model: "Parameters", state: MemoryState, z: Float[Tensor, "*b Q C"], wanted: str) -> MemoryState:
+    """`forget` for codes; an error begins with what was wanted."""
+    flat, z, batch = opened(state, z)
     frames = Frames.of(model, flat)
-    times = count(frames, z)
+    times = torch.where((z == 0).all(-1), 0, count(frames, z))
     if bool((times < 1).any()):
         where = [tuple(index) for index in (times < 1).reshape(*batch, -1).nonzero().tolist()]
         why = (
@@ -174,7 +191,7 @@ def forget(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> 
             if bool((times < 0).any())
             else "never written"
         )
-        raise ValueError(f"x: expected images that are in the memory, got {len(where)} others ({why}): {where[:5]}")
+        raise ValueError(f"{wanted} that are in the memory, got {len(where)} others ({why}): {where[:5]}")
     if times.numel():
         vectors = unit(z.double() @ frames.exact_back)
         each = zip(*flat, zip(*frames.exact, strict=True), vectors, times, strict=True)
@@ -184,7 +201,7 @@ def forget(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> 
 
 
 def without(
-    model: "DKM",
+    model: "Parameters",
     state: MemoryState,
     frame: memory.Frame,
     u: Float[Tensor, "Q K"],
@@ -206,14 +223,16 @@ def without(
 
 
 @checks.full_precision
-def contents(model: "DKM", state: MemoryState, callback: Callable[[int, int], None] | None = None) -> Contents:
+def contents(
+    model: "DKM | Images", state: MemoryState, callback: Callable[[int, int], None] | None = None
+) -> Contents:
     """All images of one memory, found without a cue; the same ones every time.
 
     callback: called now and then with the number found and the number of different codes that there are. Fewer are
     found rather than a false one. Cost: about 150 evaluations of encoder and decoder for each of 8 images, 600 for
     each of 32 in 32 rows. Proof: test_contents_*.
     """
-    check_memory(model, state)
+    model.check_memory(state)
     if state.R.ndim != 2 or state.U.ndim != 2:
         raise ValueError(f"state: expected one memory, R of shape (K, C), got {tuple(state.R.shape)}")
     with checks.deep_checks(False), torch.inference_mode(False), torch.no_grad():
@@ -692,13 +711,11 @@ def changed(x: Float[Tensor, "n p c h w"], which: Int64[Tensor, "n p m"]) -> Flo
 
 
 def opened(
-    model: "DKM", state: MemoryState, x: Float[Tensor, "*cues Q c h w"]
+    state: MemoryState, z: Float[Tensor, "*cues Q C"]
 ) -> tuple[MemoryState, Float[Tensor, "B Q C"], tuple[int, ...]]:
-    """Memories and the codes of images, both with one batch axis, and the batch axes that they have together."""
-    check_memory(model, state)
-    model.check_images(x, "Q")
-    batches = {"state": torch.broadcast_shapes(state.R.shape[:-2], state.U.shape[:-2]), "x": x.shape[:-4]}
+    """Memories and codes, both with one batch axis, and the batch axes that they have together."""
+    batches = {"state": torch.broadcast_shapes(state.R.shape[:-2], state.U.shape[:-2]), "x": z.shape[:-2]}
     checks.broadcastable(batches)
     batch = torch.broadcast_shapes(*batches.values())
-    R, U, z = (a.expand(1, *batch, *a.shape[-2:]).flatten(0, -3) for a in (*state, model.encode(x)))
+    R, U, z = (a.expand(1, *batch, *a.shape[-2:]).flatten(0, -3) for a in (*state, z))
     return MemoryState(R, U), z, batch

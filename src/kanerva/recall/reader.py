@@ -25,7 +25,7 @@ class Reader(NamedTuple):
     @classmethod
     def of(cls, model: "DKM", state: MemoryState) -> "Reader":
         """Invert a memory, once it is known to belong to the model."""
-        check_memory(model, state)
+        model.check_memory(state)
         state = MemoryState(*linalg.broadcast(map(copied, state)))
         return cls(model, state, model.inverse(state))
 
@@ -72,11 +72,3 @@ class Reader(NamedTuple):
 def copied(x: Tensor) -> Tensor:
     """x, as a tensor that autograd may keep: one made in inference mode is copied once that is left."""
     return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x
-
-
-def check_memory(model: "DKM", state: MemoryState) -> None:
-    """Refuse what is no memory, or one of another size than the model's."""
-    checks.memory(state, "state")
-    sizes = {"K": model.config.rows, "C": model.config.code}
-    source = "the model's rows and code size; usual cause: a memory that another model has written"
-    checks.tensor("state.R", state.R, ("K", "C"), sizes, like=model.R0, source=source)

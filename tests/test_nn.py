@@ -1,0 +1,654 @@
+"""kanerva.nn against one dense Gaussian in NumPy, and as part of somebody's network.
+
+The oracle here knows of joint Gaussians and of conditioning on some of their entries, and of nothing else.
+"""
+
+import copy
+import importlib.util
+import textwrap
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from cases import normal
+from kanerva import MemoryState, memory
+from kanerva import nn as nn_file
+from kanerva.nn import Memory, Stream
+from oracle import Array, array
+
+# What is asked of float64: rounding, 1e-16, times the conditioning of small memories.
+EXACT = 1e-10
+
+
+def layer(size: int = 5, rows: int = 4, values: int = 0, seed: int = 0) -> Memory:
+    made = Memory(size, rows, values).double()
+    with torch.no_grad():
+        made.R0.copy_(normal(rows, size + values, seed=seed))
+        made.log_prior_var.fill_(0.3)
+        made.log_noise_var.fill_(-1.0)
+    return made
+
+
+def variances(m: Memory) -> tuple[float, float]:
+    return float(m.prior_var.detach()), float(m.noise_var.detach())
+
+
+# the oracle
+
+
+def conditioned(mean: Array, cov: Array, known: Array, seen: Array) -> tuple[Array, Array]:
+    """Mean and covariance of a Gaussian, given the entries `known`."""
+    gain = np.linalg.solve(cov[np.ix_(known, known)], cov[known]).T
+    return mean + gain @ (seen - mean[known]), cov - gain @ cov[known]
+
+
+def given_code(R: Array, noise_var: float, z: Array, known: Array) -> tuple[Array, Array]:
+    """The joint Gaussian of w ~ N(0, I) and z = Rᵀw + noise, given some entries of z; [w; z]."""
+    K, C = R.shape
+    both = np.concatenate([np.eye(K), R], axis=1)  # [w; z] = bothᵀ w + noise in z
+    cov = both.T @ both + np.diag([0.0] * K + [noise_var] * C)
+    where = K + np.flatnonzero(known)
+    return conditioned(np.zeros(K + C), cov, where, z[known])
+
+
+def dense_write(m: Memory, codes: Array, mask: Array | None = None) -> tuple[Array, Array]:
+    """Mean and full covariance of vec(M) after codes [key; value] were written, addressed by their keys."""
+    (K, C), (prior_var, noise_var) = m.R0.shape, variances(m)
+    mean, cov = array(m.R0).reshape(-1), prior_var * np.eye(K * C)
+    for t, z in enumerate(codes):
+        if mask is not None and not mask[t]:
+            continue
+        is_key = np.arange(C) < m.size
+        w = given_code(mean.reshape(K, C), noise_var, z, is_key)[0][:K]
+        H = np.kron(w, np.eye(C))
+        # [M; z] with z = H M + noise
+        joint = np.block([[cov, cov @ H.T], [H @ cov, H @ cov @ H.T + noise_var * np.eye(C)]])
+        at = K * C + np.arange(C)
+        both, joint = conditioned(np.concatenate([mean, H @ mean]), joint, at, z)
+        mean, cov = both[: K * C], joint[: K * C, : K * C]
+    return mean.reshape(K, C), cov
+
+
+def is_dense(state: MemoryState, dense: tuple[Array, Array]) -> None:
+    R, cov = dense
+    np.testing.assert_allclose(array(state.R), R, rtol=0, atol=EXACT)
+    np.testing.assert_allclose(np.kron(array(state.U), np.eye(R.shape[1])), cov, rtol=0, atol=EXACT)
+
+
+# writing
+
+
+BACKENDS = ["reference", "gram", *(["cpu"] if importlib.util.find_spec("numba") else [])]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("values", [0, 2])
+@pytest.mark.parametrize(("rows", "size"), [(1, 3), (4, 5), (5, 3)])
+def test_a_write_is_dense_conditioning(backend: str, rows: int, size: int, values: int) -> None:
+    m = layer(size, rows, values)
+    m.backend = backend
+    codes, mask = normal(6, size + values, seed=3), torch.tensor([True, False, True, True, False, True])
+    z, v = codes[:, :size], codes[:, size:] if values else None
+    is_dense(m.write(z, values=v), dense_write(m, array(codes)))
+    is_dense(m.write(z, mask=mask, values=v), dense_write(m, array(codes), array(mask) > 0))
+
+
+def padded(z: Tensor, mask: Tensor, what: float) -> Tensor:
+    return torch.where(mask[..., None], z, torch.tensor(what, dtype=z.dtype)).requires_grad_()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("values", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_masked_code_changes_nothing_to_the_last_bit(backend: str, values: int, dtype: torch.dtype) -> None:
+    m = layer(8, 4, values).to(dtype)
+    m.backend = backend
+    z, v = normal(3, 5, 8, dtype=dtype), normal(3, 5, values, seed=1, dtype=dtype)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0], [0, 0, 0, 0, 0]], dtype=torch.bool)
+    found = []
+    for what in (0.0, 7e30, torch.nan, torch.inf):
+        codes, more = padded(z, mask, what), padded(v, mask, what)
+        state = m.write(codes, mask=mask, values=more if values else None)
+        total = sum((x * normal(*x.shape, seed=9).to(x)).sum() for x in state)
+        grads = torch.autograd.grad(total, [codes, more, *m.parameters()], allow_unused=True)
+        found.append([*state, *(g for g in grads if g is not None)])
+        assert not grads[0][~mask].any()
+        assert grads[0][mask].any()
+        if values:
+            assert not grads[1][~mask].any()
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+    blank = m.prior()
+    assert torch.equal(found[0][0][2], blank.R)
+    assert torch.equal(found[0][1][2], blank.U)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_masked_code_is_one_that_was_left_out(backend: str) -> None:
+    m = layer(8, 4, values=2)
+    m.backend = backend
+    z, v, keep = normal(5, 8), normal(5, 2, seed=1), torch.tensor([1, 0, 1, 1, 0], dtype=torch.bool)
+    a, b = m.write(z, mask=keep, values=v), m.write(z[keep], values=v[keep])
+    if backend == "reference":  # the same operations; elsewhere products of another size may round differently
+        assert torch.equal(a.R, b.R)
+    torch.testing.assert_close(a.R, b.R, rtol=0, atol=1e-13)
+    torch.testing.assert_close(a.U, b.U, rtol=0, atol=1e-13)
+
+
+def test_masks_broadcast() -> None:
+    m, z = layer(), normal(6, 5)
+    mask = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]], dtype=torch.bool)
+    both = m.write(z, mask=mask)
+    assert both.R.shape == (2, 4, 5)
+    torch.testing.assert_close(both.R[0], m.write(z[:2]).R)
+    torch.testing.assert_close(both.R[1], m.write(z).R)
+
+
+# reading
+
+
+@st.composite
+def cues(draw: st.DrawFn) -> tuple[Memory, Tensor, Tensor]:
+    size, rows, values = draw(st.integers(1, 6)), draw(st.integers(1, 6)), draw(st.integers(0, 3))
+    m = layer(size, rows, values, seed=draw(st.integers(0, 2**16)))
+    known = draw(st.lists(st.booleans(), min_size=size + values, max_size=size + values))
+    return m, normal(2, size + values, seed=7), torch.tensor(known)
+
+
+@given(cues())
+def test_known_entries_alone_are_conditioned_on(case: tuple[Memory, Tensor, Tensor]) -> None:
+    """Any entries of key and value: mean and variance of w, and of every entry, known or not."""
+    m, cue, known = case
+    _, noise_var = variances(m)
+    state = m.write(normal(3, m.size, seed=5), values=normal(3, m.values, seed=6) if m.values else None).detach()
+    lost = torch.where(known, cue, torch.nan)
+    w, found, energy = m.address(state, lost, known), m.predict(state, lost, known), m.energy(state, lost, known)
+    for q in range(2):
+        R = array(state.R)
+        mean, cov = given_code(R, noise_var, array(cue[q]), np.asarray(known))
+        K = len(R)
+        np.testing.assert_allclose(array(w[q]), mean[:K], rtol=0, atol=EXACT)
+        np.testing.assert_allclose(array(found.mean[q]), R.T @ mean[:K], rtol=0, atol=EXACT)
+        np.testing.assert_allclose(
+            array(found.var[q]), variance(R, array(state.U), mean[:K], cov[:K, :K]) + noise_var
+        )
+        seen, own = R[:, np.asarray(known)], array(cue[q])[np.asarray(known)]
+        S = seen.T @ seen + noise_var * np.eye(len(own))
+        wanted = 0.5 * (own @ np.linalg.solve(S, own) + np.linalg.slogdet(2 * np.pi * S)[1]) if len(own) else 0.0
+        assert float(energy[q].detach()) == pytest.approx(wanted, abs=1e-8)
+
+
+def variance(R: Array, U: Array, m: Array, S: Array) -> Array:
+    """Var of Mᵀw for w ~ N(m, S), M ~ MN(R, U, I), by quadrature: what is integrated is quadratic in w."""
+    points, weights = np.polynomial.hermite_e.hermegauss(3)
+    weights, root = weights / weights.sum(), np.linalg.svd(S)
+    L = root[0] * np.sqrt(root[1])
+    grid = np.stack(np.meshgrid(*[points] * len(m), indexing="ij"), -1).reshape(-1, len(m))
+    p = np.prod(np.stack(np.meshgrid(*[weights] * len(m), indexing="ij"), -1).reshape(-1, len(m)), -1)
+    w = m + grid @ L.T
+    means, inner = w @ R, np.einsum("ni,ij,nj->n", w, U, w)
+    return p @ (means - p @ means) ** 2 + p @ inner
+
+
+def test_a_cue_is_a_key_alone_or_all_of_a_code() -> None:
+    m = layer(4, 6, values=3)
+    z, v = normal(5, 4), normal(5, 3, seed=1)
+    state = m.write(z, values=v)
+    assert m.read(state, z).shape == (5, 3)
+    whole, known = torch.cat([z, v], -1), torch.arange(7) < 4
+    torch.testing.assert_close(m.read(state, whole, known.expand(5, 7)), m.read(state, z))
+    torch.testing.assert_close(m.predict(state, z).mean, m.predict(state, whole, known.expand(5, 7)).mean)
+    torch.testing.assert_close(m.predict(state, z).var, m.predict(state, whole, known.expand(5, 7)).var)
+    with pytest.raises(ValueError, match=r"cue: expected .* n = 4"):
+        m.read(state, whole)
+
+
+def test_forward_writes_and_reads() -> None:
+    m, z, v = layer(6, 4, values=2), normal(2, 3, 6), normal(2, 3, 2, seed=1)
+    torch.testing.assert_close(m(z, values=v), m.read(m.write(z, values=v), z))
+    torch.testing.assert_close(m(z, z[:, :1], values=v), m.read(m.write(z, values=v), z[:, :1]))
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]], dtype=torch.bool)
+    torch.testing.assert_close(
+        m(padded(z, mask, torch.nan), mask=mask, values=v)[0, :2], m(z[:1, :2], values=v[:1, :2])[0]
+    )
+
+
+def test_kl_is_the_memory_from_its_prior() -> None:
+    m = layer()
+    state = m.write(normal(2, 3, 5))
+    torch.testing.assert_close(m.kl(state), memory.kl_memory(state, m.prior()))
+    torch.testing.assert_close(m.kl(m.prior()), torch.zeros((), dtype=torch.float64))
+
+
+# fading
+
+
+def test_fading_is_conditioning_of_two_moments_at_once() -> None:
+    """Codes seen of M before it drifts, and of M' after: the posterior of M' from one dense Gaussian of both."""
+    m, keep = layer(2, 3), 0.7
+    (K, C), (prior_var, noise_var) = m.R0.shape, variances(m)
+    w, z = normal(4, K, seed=1), normal(4, C, seed=2)
+    state = memory.condition(m.prior(), w[:2], z[:2], m.noise_var)
+    state = memory.condition(m.fade(state, keep), w[2:], z[2:], m.noise_var)
+    H = np.kron(array(w), np.eye(C))
+    first, last = np.split(H, 2)
+    zero = np.zeros_like(first)
+    H = np.block([[first, zero], [zero, last]])
+    prior = prior_var * np.kron(np.array([[1, np.sqrt(keep)], [np.sqrt(keep), 1]]), np.eye(K * C))
+    mean = np.tile(array(m.R0).reshape(-1), 2)
+    joint = np.block([[prior, prior @ H.T], [H @ prior, H @ prior @ H.T + noise_var * np.eye(len(H))]])
+    at = len(mean) + np.arange(len(H))
+    both, cov = conditioned(np.concatenate([mean, H @ mean]), joint, at, array(z).reshape(-1))
+    after = slice(K * C, 2 * K * C)
+    is_dense(state, (both[after].reshape(K, C), cov[after, after]))
+
+
+def test_fading_ends_in_the_blank_memory() -> None:
+    m = layer()
+    state, blank = m.write(normal(3, 5)), m.prior()
+    torch.testing.assert_close(m.fade(state, 1.0), state)
+    for _ in range(60):
+        state = m.fade(state, 0.5)
+    torch.testing.assert_close(state, blank)
+    torch.testing.assert_close(m.fade(blank, 0.5), blank)
+
+
+# what is in there
+
+
+def signs(*shape: int, seed: int = 0) -> Tensor:
+    return torch.where(normal(*shape, seed=seed) < 0, -1.0, 1.0).double()
+
+
+@pytest.mark.parametrize("values", [0, 3])
+def test_contains_counts_vectors_and_pairs(values: int) -> None:
+    m = layer(20, 12, values)
+    z, v = normal(2, 4, 20), normal(2, 4, values, seed=1)
+    twice, more = torch.cat([z, z[:, :1]], 1), torch.cat([v, v[:, :1]], 1)
+    state = m.write(twice, values=more if values else None)
+    assert m.contains(state, z).tolist() == [[2, 1, 1, 1]] * 2
+    assert m.contains(state, torch.cat([z + 0.1, 0 * z], 1)).tolist() == [[0] * 8] * 2
+    if values:
+        assert m.contains(state, z, v).tolist() == [[2, 1, 1, 1]] * 2
+        assert m.contains(state, z, v.flip(1)).tolist() == [[0] * 4] * 2
+        again = m.write(z[:, :1], state, values=v[:, 1:2])  # the same key with another value
+        assert m.contains(again, z).tolist() == [[3, 1, 1, 1]] * 2
+        assert m.contains(again, z, v).tolist() == [[2, 1, 1, 1]] * 2
+    full = m.write(normal(2, 40, 20, seed=3), values=normal(2, 40, values, seed=4) if values else None)
+    assert m.contains(full, z).tolist() == [[-1] * 4] * 2
+
+
+@pytest.mark.parametrize("values", [0, 3])
+def test_forgotten_vectors_were_never_written(values: int) -> None:
+    """The rest is conditioned on with the weights that it was written with."""
+    m = layer(20, 12, values)
+    codes = normal(5, 20 + values)
+    z, v = codes[:, :20], codes[:, 20:] if values else None
+    blank = m.prior()
+    state, w = memory.write(blank, codes, m.noise_var, keys=20)
+    left = m.forget(state, z[:2])
+    rest = memory.condition(blank, w[2:], codes[2:], m.noise_var)
+    torch.testing.assert_close(left, rest, rtol=0, atol=1e-8)
+    assert m.contains(left, z).tolist() == [0, 0, 1, 1, 1]
+    with pytest.raises(
+        ValueError, match=r"z: expected vectors that are in the memory, got 1 others \(never written\)"
+    ):
+        m.forget(state, normal(1, 20, seed=8), values=v[:1] if v is not None else None)
+    if v is not None:
+        again = m.write(z[:1], state, values=v[1:2])
+        with pytest.raises(
+            ValueError, match="values: expected the values of keys that were written more than once"
+        ):
+            m.forget(again, z[:1])
+        assert m.contains(m.forget(again, z[:1], v[1:2]), z).tolist() == [1] * 5
+
+
+def test_recall_completes_a_clean_cue() -> None:
+    """As many known entries as codes, of keys or of values, are enough."""
+    m = layer(12, 10, values=6)
+    z, v = normal(2, 5, 12), normal(2, 5, 6, seed=1)
+    state, codes = m.write(z, values=v), torch.cat([z, v], -1)
+    where = torch.rand(2, 5, 18, generator=torch.Generator().manual_seed(0)).argsort(-1)
+    known = where < 6
+    found = m.recall(state, torch.where(known, codes, torch.nan), known)
+    torch.testing.assert_close(found, codes, rtol=0, atol=1e-6)
+    torch.testing.assert_close(m.recall(state, z), codes, rtol=0, atol=1e-6)
+    only_values = torch.arange(18) >= 12
+    torch.testing.assert_close(m.recall(state, codes, only_values), codes, rtol=0, atol=1e-6)
+    assert float((m.predict(state, codes, known).mean - codes).square().mean().detach()) > 0.1  # a read shrinks
+
+
+@pytest.mark.parametrize(("length", "exact"), [(30, True), (4, False)])
+def test_recall_from_a_full_memory_is_conditioning(length: int, exact: bool) -> None:
+    m = layer(6, 4)
+    _, noise_var = variances(m)
+    state, cue, known = m.write(normal(length, 6)).detach(), normal(2, 6, seed=1), normal(2, 6, seed=2) > 0
+    found = m.recall(state, cue, known, cue_var=0.4, exact=exact)
+    for q in range(2):
+        w = given_code(array(state.R), noise_var + 0.4, array(cue[q]), np.asarray(known[q]))[0][:4]
+        np.testing.assert_allclose(array(found[q]), array(state.R).T @ w, rtol=0, atol=EXACT)
+
+
+def test_recall_finds_the_likeliest_noise() -> None:
+    """As good as if it were told, and far better than a read."""
+    m = layer(60, 24)
+    z = normal(12, 60)
+    state, cue = m.write(z).detach(), z + 0.5 * normal(12, 60, seed=1)
+    told, untold = m.recall(state, cue, cue_var=0.25), m.recall(state, cue)
+    errors = [float((x - z).square().mean().detach()) for x in (told, untold, m.read(state, cue))]
+    assert errors[1] < 1.05 * errors[0]
+    assert errors[0] < 0.3 * 0.25  # 12 of 60 dimensions of the noise are left, a fifth
+    assert errors[2] > 1.5 * errors[1]
+
+
+def test_recall_settles_in_valid_vectors() -> None:
+    m, z = layer(64, 32), signs(20, 64)
+    state = m.write(z).detach()
+    cue = torch.where(normal(20, 64, seed=1) < -1.28, -z, z)  # a tenth of the signs turned
+    assert torch.equal(m.recall(state, cue, valid=torch.sign), z)
+    assert not torch.equal(m.recall(state, cue).sign(), z)
+    with pytest.raises(ValueError, match=r"valid: expected a map of vectors"):
+        m.recall(state, cue, valid=lambda x: x[..., :3])
+
+
+def test_contents_are_found_without_a_cue() -> None:
+    """Vectors of ±1 that begin with 1: of z and −z, one is valid."""
+    m, z = layer(64, 32), torch.cat([torch.ones(20, 1), signs(20, 63)], -1).double()
+    seen: list[tuple[int, int]] = []
+    state = m.write(z).detach()
+    valid = lambda x: torch.cat([torch.ones_like(x[..., :1]), x[..., 1:].sign()], -1)  # noqa: E731
+    found = m.contents(state, valid, lambda *n: seen.append(n))
+    assert sorted(found.z.tolist()) == sorted(z.tolist())
+    assert float(found.cost.max().detach()) < 1e-9
+    assert seen[-1][1] == 20
+
+
+# streams
+
+
+def test_a_stream_goes_on() -> None:
+    m, z, v = layer(8, 4, values=2), normal(3, 9, 8), normal(3, 9, 2, seed=1)
+    stream = Stream(m, (3,))
+    for i in range(0, 9, 3):
+        last = stream.write(z[:, i : i + 3], values=v[:, i : i + 3])
+    wanted = m.write(z, values=v)
+    torch.testing.assert_close(stream.state, wanted.detach())
+    torch.testing.assert_close(stream(z), m.read(stream.state, z))
+    assert not stream.state.R.requires_grad
+    last.R.sum().backward()  # of the last write alone
+    assert m.log_noise_var.grad is not None
+    assert m.R0.grad is None
+    stream.reset()
+    torch.testing.assert_close(stream.state, m.prior((3,)).detach())
+    with pytest.raises(ValueError, match="keep: expected a share above 0 and up to 1, got 0"):
+        Stream(m, keep=0.0)
+
+
+def test_a_stream_fades() -> None:
+    m, z = layer(), normal(4, 5)
+    stream, state = Stream(m, keep=0.9), m.prior()
+    for code in z:
+        stream.write(code[None])
+        state = m.write(code[None], m.fade(state, 0.9))
+    torch.testing.assert_close(stream.state, state.detach())
+    hard = Stream(m)
+    for i in range(60):
+        stream.write(normal(1, 5, seed=i))
+        hard.write(normal(1, 5, seed=i))
+    soft, rigid = (float(s.state.U.diagonal().mean()) for s in (stream, hard))
+    assert soft > 3 * rigid
+
+
+def test_a_streams_state_is_saved_on_request() -> None:
+    m, z = layer(), normal(4, 5)
+    kept, lost = Stream(m), Stream(m, save=False)
+    for stream in (kept, lost):
+        stream.write(z)
+    assert set(kept.state_dict()) == {"kept", "memory.R0", "memory.log_prior_var", "memory.log_noise_var"}
+    assert set(lost.state_dict()) == set(kept.state_dict()) - {"kept"}
+    again = Stream(layer(seed=5))
+    again.load_state_dict(kept.state_dict())
+    assert torch.equal(again(z), kept(z))
+    again.state = m.write(z[:2])
+    assert torch.equal(again.state.R, m.write(z[:2]).R)
+    assert Stream(m.float()).float().kept.dtype == torch.float32
+
+
+def test_reads_see_one_whole_state_while_another_thread_writes() -> None:
+    """Every state of this stream has R and U that belong together: of a code written again and again."""
+    m = layer(4, 3)
+    stream, alone, code = Stream(m), Stream(m), normal(1, 4)
+    states = [alone.state]
+    for _ in range(40):
+        alone.write(code)
+        states.append(alone.state)
+    number = {float(s.U.sum()): float(s.R.sum()) for s in states}
+    seen: list[MemoryState] = []
+    with ThreadPoolExecutor(2) as pool:
+        reads = pool.submit(lambda: [seen.append(stream.state) for _ in range(20_000)])
+        writes = pool.submit(lambda: [stream.write(code) for _ in range(40)])
+        writes.result()
+        reads.result()
+    assert {float(s.R.sum()) for s in seen} <= set(number.values())
+    assert all(number[float(s.U.sum())] == float(s.R.sum()) for s in seen)
+
+
+def test_a_long_stream_stays_a_memory() -> None:
+    """20,000 codes in float32: U stays positive definite, R near what float64 gives."""
+    m = layer(16, 8)
+    exact, rounded = Stream(m), Stream(copy.deepcopy(m).float())
+    for i in range(20):
+        z = normal(1000, 16, seed=i).float()
+        exact.write(z.double())
+        rounded.write(z)
+    assert bool((torch.linalg.eigvalsh(rounded.state.U) > 0).all())
+    # PAPER.md: 1e-5 after 100,000 writes
+    torch.testing.assert_close(rounded.state.R.double(), exact.state.R, rtol=0, atol=1e-4)
+
+
+# in somebody's network
+
+
+class Network(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.memory, self.after = nn.Linear(6, 8), Memory(8, rows=4), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.memory(self.before(x)))
+
+
+def test_the_example_runs() -> None:
+    """The code of the module's own docstring."""
+    lines = (nn_file.__doc__ or "").split("\n")
+    code = textwrap.dedent("\n".join(line for line in lines if line.startswith("    ")))
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["mean"].shape == names["var"].shape == (4, 6, 19)
+    assert names["layer"].R0.grad is not None
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)])
+def test_any_batch(batch: tuple[int, ...]) -> None:
+    m, z, v = layer(values=2), normal(*batch, 3, 5), normal(*batch, 3, 2)
+    state = m.write(z, values=v)
+    assert state.R.shape == (*batch, 4, 7)
+    assert m.read(state, z).shape == (*batch, 3, 2)
+    assert m.predict(state, z).var.shape == m.recall(state, z).shape == (*batch, 3, 7)
+    assert m.energy(state, z).shape == m.contains(state, z).shape == (*batch, 3)
+    assert m.kl(state).shape == batch
+    # one memory and many cues, one set of cues and many memories
+    assert m.read(m.prior(), z).shape == m.read(m.prior(batch), z[(0,) * len(batch)]).shape == (*batch, 3, 2)
+    assert m.write(z[..., :0, :], values=v[..., :0, :]).R.shape == (*batch, 4, 7)
+
+
+def test_gradients() -> None:
+    """Of what is written, read and known, in float64, by finite differences."""
+    m, known = layer(3, 2, values=1), torch.tensor([True, False, True])
+    mask = torch.tensor([True, True, False])
+
+    def call(z: Tensor, v: Tensor, cue: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        def inner(z: Tensor) -> tuple[Tensor, ...]:
+            state = m.write(z, mask=mask, values=v)
+            return (m.read(state, cue), *m.predict(state, cue, known), m.energy(state, cue, known), m.kl(state))
+
+        names = [f"m.{name}" for name, _ in m.named_parameters()]
+        return torch.func.functional_call(Wrapped(m, inner), dict(zip(names, parameters, strict=True)), (z,))
+
+    leaves = (normal(3, 3), normal(3, 1, seed=1), normal(1, 3, seed=2), *(p.detach() for p in m.parameters()))
+    assert torch.autograd.gradcheck(call, [x.clone().requires_grad_() for x in leaves])
+
+
+class Wrapped(nn.Module):
+    def __init__(self, m: Memory, function: Any) -> None:
+        super().__init__()
+        self.m, self.function = m, function
+
+    def forward(self, z: Tensor) -> Any:
+        return self.function(z)
+
+
+def test_autocast_leaves_the_memory_alone() -> None:
+    net, x = Network(), normal(2, 3, 6, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        h = net.before(x)
+        assert h.dtype == torch.bfloat16
+        state = net.memory.write(h)
+        assert state.R.dtype == state.U.dtype == net.memory.read(state, h).dtype == torch.float32
+        assert torch.equal(state.R, net.memory.write(h.float()).R)
+        net(x).sum().backward()
+    assert net.memory.R0.grad is not None
+    assert net.memory.R0.grad.dtype == torch.float32
+
+
+def test_vmap_over_layers() -> None:
+    layers, z = [layer(seed=i) for i in range(3)], normal(2, 3, 5)
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1]], dtype=torch.bool)
+    parameters, buffers = torch.func.stack_module_state(layers)
+
+    def call(p: dict[str, Tensor], b: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(layers[0], (p, b), (z,), {"mask": mask})
+
+    found = torch.func.vmap(call)(parameters, buffers)
+    grads = torch.func.vmap(torch.func.grad(lambda p, b: call(p, b).square().sum()))(parameters, buffers)
+    for i, one in enumerate(layers):
+        out = one(z, mask=mask)
+        torch.testing.assert_close(found[i], out)
+        out.square().sum().backward()
+        for name, p in one.named_parameters():
+            torch.testing.assert_close(grads[name][i], p.grad)
+
+
+def test_copies_and_files(tmp_path: Path) -> None:
+    m = layer(values=2)
+    state = m.write(normal(3, 5), values=normal(3, 2))
+    stream = Stream(m, keep=0.9)
+    stream.state = state
+    for made in (m, stream, m.reader(state)):
+        torch.save(made, tmp_path / "made.pt")
+        for again in (copy.deepcopy(made), torch.load(tmp_path / "made.pt", weights_only=True)):
+            assert type(again) is type(made)
+            theirs, ours = again.state_dict(), made.state_dict()
+            assert list(theirs) == list(ours)
+            assert all(torch.equal(theirs[name], ours[name]) for name in ours)
+    torch.save(state, tmp_path / "state.pt")
+    assert torch.equal(torch.load(tmp_path / "state.pt", weights_only=True).R, state.R)
+
+
+def test_distributed_data_parallel(tmp_path: Path) -> None:
+    """Every parameter of the layer gets a gradient, or DDP would wait for it for ever."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
+        net = nn.parallel.DistributedDataParallel(Network())
+        for i in range(2):  # the second forward complains of what the first left out
+            net(normal(2, 3, 6, seed=i, dtype=torch.float32)).sum().backward()
+        assert all(p.grad is not None and bool(p.grad.any()) for p in net.parameters())
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("values", [0, 3])
+def test_the_reader_is_exported(values: int, tmp_path: Path) -> None:
+    m = layer(6, 4, values).float()
+    z, v = normal(5, 6, dtype=torch.float32), normal(5, values, seed=1, dtype=torch.float32)
+    state = m.write(z, values=v if values else None)
+    reader, wanted = m.reader(state), m.read(state, z).detach()
+    torch.testing.assert_close(reader(z), wanted)
+    torch.testing.assert_close(torch.export.export(reader, (z,)).module()(z), wanted)
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own, of its own parts
+        shapes = {"cue": {0: torch.export.Dim("Q")}}
+        torch.onnx.export(reader, (z,), tmp_path / "reader.onnx", dynamic_shapes=shapes, verbose=False)
+    session = onnxruntime.InferenceSession(tmp_path / "reader.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: z[:3].numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), wanted[:3])
+
+
+# PyTorch's compiler; last, because it needs the shape checks off to the end
+
+
+@pytest.mark.filterwarnings("default")  # the compiler's own warnings differ from version to version
+def test_one_graph(no_shape_checks: None) -> None:
+    m = layer(6, 4, values=2)
+    z, v, cue = normal(2, 3, 6), normal(2, 3, 2, seed=1), normal(2, 2, 6, seed=2)
+    mask, known = torch.tensor([[1, 1, 0], [1, 1, 1]], dtype=torch.bool), normal(6) > 0
+
+    def every(z: Tensor) -> tuple[Tensor, ...]:
+        state = m.fade(m.write(z, mask=mask, values=v), 0.9)
+        return (m.read(state, cue), *m.predict(state, cue, known), m(z, values=v))
+
+    torch.compiler.reset()
+    compiled = torch.compile(every, fullgraph=True, backend="aot_eager")
+    for function in (compiled, every):
+        m.zero_grad()
+        out = function(z)
+        sum(x.square().sum() for x in out).backward()  # type: ignore[union-attr]
+        found = [*out, *(p.grad for p in m.parameters())]
+        first = found if function is compiled else first
+    for a, b in zip(first, found, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_read_itself_is_exported(no_shape_checks: None) -> None:
+    m, z = layer(), normal(3, 5)
+    stream = Stream(m)
+    stream.write(z)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.export.export(stream, (z,)).module()(z), stream(z))
+
+
+def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
+    m, pairs, z = layer(), layer(values=2), normal(3, 5)
+    with pytest.raises(ValueError, match=r"z: expected shape \(\*b, T, n\) with n = 5 \(the layer's size of z\)"):
+        m.write(normal(3, 4))
+    with pytest.raises(ValueError, match="values: expected none"):
+        m.write(z, values=z)
+    with pytest.raises(ValueError, match=r"values: expected a tensor of shape \(\*b, T, 2\), got None"):
+        pairs.write(z)
+    with pytest.raises(ValueError, match="values: expected one for each vector"):
+        pairs.write(z, values=normal(2, 2))
+    with pytest.raises(TypeError, match="mask: expected a boolean tensor"):
+        m.write(z, mask=torch.ones(3))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"mask: expected shape \(\*b, T\) with T = 3 codes, got \(2,\)"):
+        m.write(z, mask=torch.ones(2, dtype=torch.bool))
+    with pytest.raises(ValueError, match="z: expected finite values, got 1 NaN"):
+        m.write(torch.where(torch.arange(15).view(3, 5) == 4, torch.nan, z))
+    with pytest.raises(ValueError, match=r"state\.R: expected shape .* with C = 5"):
+        m.read(pairs.prior(), z)
+    with pytest.raises(TypeError, match=r"z: expected torch\.float64 like the rest, got torch\.float32"):
+        m.write(z.float())
+    with pytest.raises(ValueError, match="rows: expected a whole number of at least 1"):
+        Memory(5, rows=0)
+    with pytest.raises(ValueError, match="known: expected a shape that fits"):
+        m.read(m.prior(), z, torch.ones(4, dtype=torch.bool))
