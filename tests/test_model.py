@@ -428,3 +428,77 @@ def test_bad_input_is_named(name: str) -> None:
     call, kind, message = BAD[name]
     with pytest.raises(kind, match=message):
         call(m, m.write(binary(4, 1, 9, 10)))
+
+
+# a codec with matrices
+
+LINEAR = DKMConfig(
+    image=(3, 6, 5), code=7, rows=4, codec=CodecConfig((4, 4), linear=True), likelihood="gaussian", scale="colour"
+)
+
+
+def pixels(count: int) -> kanerva.data.ClassImages:
+    """Images in a space of a few dimensions, and a little around it."""
+    g = generator()
+    x = torch.randn(count, 12, generator=g) @ torch.randn(12, 90, generator=g) / 10
+    grey = (128 + 30 * x).round().clamp(0, 255).to(torch.uint8).reshape(count, 3, 6, 5)
+    return kanerva.data.ClassImages.from_labels(grey, torch.arange(count), binary=False)
+
+
+@torch.no_grad()
+def test_a_linear_codec_starts_as_principal_components() -> None:
+    """Decoding an image's code is its projection onto the best seven directions, by NumPy's SVD."""
+    images = pixels(300)
+    m = DKM(LINEAR)
+    m.begin_with(images)
+    x = images.images(torch.arange(300))
+    flat = x.flatten(1).double()
+    mean = flat.mean(0)
+    best = torch.linalg.svd(flat - mean, full_matrices=False).Vh[:7]
+    wanted = mean + (flat - mean) @ best.mT @ best
+    z = m.encode(x)
+    torch.testing.assert_close(m.decode(z).mode().flatten(1).double(), wanted, rtol=0, atol=1e-4)
+    assert float(z.square().sum(-1).mean()) == pytest.approx(16 * 7, rel=1e-3)
+    torch.testing.assert_close(m.encode(m.decode(z).mode()), z, rtol=0, atol=1e-3)
+
+
+@torch.no_grad()
+def test_a_linear_codec_starts_with_fewer_images_than_numbers() -> None:
+    images = pixels(4)
+    m = DKM(LINEAR)
+    m.begin_with(images)
+    x = images.images(torch.arange(4))
+    torch.testing.assert_close(m.decode(m.encode(x)).mode(), x, rtol=0, atol=1e-4)  # three directions are all
+    one = DKM(LINEAR)
+    one.begin_with(pixels(1))
+    assert all(bool(p.isfinite().all()) for p in one.parameters())
+
+
+def test_a_linear_codec_has_gradients_from_the_start_and_is_not_rounded() -> None:
+    """From zero, the last layers learn first; the others follow. With the rest in bfloat16, matrices are not."""
+    images = pixels(40)
+    m = DKM(LINEAR)
+    m.begin_with(images)
+    x = images.images(torch.arange(8))[None]
+    objective.loss(m(x, generator())).backward()
+    for part in (m.encoder.linear, m.encoder.out, m.decoder.linear, m.decoder.up[-1]):
+        assert bool(part.weight.grad.any())  # type: ignore[union-attr]
+    with torch.no_grad():
+        exact = m.decode(m.encode(x)).mode()
+        m.codec_dtype = torch.bfloat16
+        torch.testing.assert_close(m.decode(m.encode(x)).mode(), exact, rtol=0, atol=1e-5)
+
+
+def test_binary_images_have_no_linear_codec() -> None:
+    with pytest.raises(ValueError, match=r"linear: expected false for binary images"):
+        DKM(dataclasses.replace(LINEAR, likelihood="bernoulli"))
+
+
+@torch.no_grad()
+def test_the_autoencoder_has_one_scale_where_pixels_have_their_own() -> None:
+    m, x = DKM(LINEAR), pixels(6).images(torch.arange(6))[None]
+    terms = m(x, generator())
+    scale = LINEAR.min_scale + m.log_scale_auto.exp()
+    wanted = Normal(m.decode(m.encode(x)).mean, scale).log_prob(x).sum((-3, -2, -1))
+    assert terms.log_lik_auto is not None
+    torch.testing.assert_close(terms.log_lik_auto, wanted)

@@ -234,7 +234,11 @@ PRESETS["mazes-vae"] = (
 QUICK = dataclasses.replace(
     COLOUR,
     model=DKMConfig(
-        weights="full", scale="colour", codec=CodecConfig((16, 32, 32), norm="group", activation="silu")
+        rows=64,
+        code=200,
+        weights="full",
+        scale="colour",
+        codec=CodecConfig((16, 32, 32), norm="group", activation="silu", linear=True),
     ),
     train=TrainConfig(
         steps=1_200,

@@ -67,7 +67,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
     with contextlib.ExitStack() as stack:
         if world.main:
             stack.enter_context(checkpoint.claim(folder, config, resume))
-        run = new_run(config, world)
+        run = new_run(config, world, images)
         if resume:
             run.restore(folder / storage.LAST)
         step = Step(run, images, world)
@@ -126,11 +126,13 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         return score
 
 
-def new_run(config: RunConfig, world: World) -> Run:
+def new_run(config: RunConfig, world: World, images: ClassImages | None = None) -> Run:
     """A model with its first weights, its optimiser and its average."""
     c = config.train
     torch.manual_seed(c.seed)
     model = MODELS[config.model.kind](config.model).to(world.device)
+    if images is not None:
+        model.begin_with(images)
     precision, compiled = how(c, world)
     model.prepare(Preparation(torch.bfloat16 if precision == "bfloat16" else None, compiled, c.write))
     average = AveragedModel(model, device=world.device) if c.average else None  # its copy is not compiled

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from .. import checks, storage
-from ..codec import CodecConfig, Decoder, Encoder
+from ..codec import CodecConfig, Decoder, Encoder, start_linear
 from ..data import ClassImages
 from ..fields import to_dict
 from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood, dequantise
@@ -180,6 +180,9 @@ class Model(nn.Module):
         """
         return None
 
+    def begin_with(self, images: ClassImages) -> None:
+        """Take from the training images what the model is to start with."""
+
     def blank(self, batch: tuple[int, ...] = ()) -> Any:
         """A memory in which nothing was written; None where there is no such thing."""
         return None
@@ -293,6 +296,8 @@ class Model(nn.Module):
         storage.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
 
 
+# Images whose principal components a codec's matrices start with.
+STARTS = 8_192
 # What the decoder says of scales and correlations stays within ±BOUND: scales, within e^±4 of their common one.
 # Between one grey level and the whole range lies e^5.5.
 BOUND = 4.0
@@ -313,11 +318,15 @@ class CodecModel(Model):
     def __init__(self, config: CodecModelConfig | None = None) -> None:
         super().__init__(config)
         c = self.config
+        if c.binary and c.codec.linear:
+            raise ValueError("linear: expected false for binary images, whose logits are no linear map of a code")
         self.encoder = Encoder(c.image, self.encoded, c.codec)
         self.decoder = Decoder(c.image, c.code, c.codec, sum(c.spread), precise=not c.binary)
         if not c.binary:
             # one for all starts at 1; with one for every pixel, near the deviation of images on [−1, 1]
             self.log_scale = nn.Parameter(torch.tensor(-1.0 if any(c.spread) else 0.0))
+            if any(c.spread):
+                self.log_scale_auto = nn.Parameter(torch.tensor(-1.0))
         self.codec_dtype: torch.dtype | None = None
         """bfloat16 runs the codec in it; all else stays in float32."""
 
@@ -338,6 +347,28 @@ class CodecModel(Model):
         return self.likelihood(
             self.through(self.decoder, z, 1, (channels + sum(self.config.spread), height, width))
         )
+
+    def log_lik(
+        self, x: Float[Tensor, "*b T c h w"], read: Float[Tensor, "*b T C"], z: Float[Tensor, "*b T C"]
+    ) -> tuple[Float[Tensor, "*b T"], Float[Tensor, "*b T"]]:
+        """ln p(x) from what was read, and from the codes themselves (L_AE); one pass of the decoder.
+
+        Where every pixel has a scale of its own, L_AE has one scale for all. A decoder that may say how unsure it
+        is of a pixel learns its mean badly: errors count the less, the larger its scale is.
+        """
+        both = self.decode(torch.stack([read, z]))
+        if not any(self.config.spread):
+            log_lik, auto = both.log_prob(x.expand(2, *x.shape)).unbind(0)
+            return log_lik, auto
+        first = type(both)(*(part[0] for part in both))
+        scale = self.config.min_scale + self.log_scale_auto.exp()
+        return first.log_prob(x), Gaussian(both.mean[1], scale).log_prob(x)
+
+    def begin_with(self, images: ClassImages) -> None:
+        """Start the codec's matrices, where it has them, as the principal components of the training images."""
+        if self.config.codec.linear:
+            some = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:STARTS]
+            start_linear(self.encoder, self.decoder, images.images(some.to(images.device)))
 
     def likelihood(self, out: Float[Tensor, "*b outputs h w"]) -> Likelihood:
         """The distribution over images whose logits, or means and what follows them, the decoder has put out.

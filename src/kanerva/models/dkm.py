@@ -268,5 +268,4 @@ class DKM(CodecModel, Parameters):
     ) -> tuple[Float[Tensor, "*b T"], Float[Tensor, "*b T"]]:
         """ln p(x) from the memory with sampled weights, and from the codes themselves; one pass of the decoder."""
         read = memory.read(state, self.draw_weights(w, state, inverse, generator))
-        both = self.decode(torch.stack([read, z])).log_prob(x.expand(2, *x.shape))
-        return both[0], both[1]
+        return self.log_lik(x, read, z)

@@ -312,8 +312,7 @@ class DNC(CodecModel):
         else:
             z = cue = self.encode(x)
         state = self.write_codes(self.blank(tuple(x.shape[:-4])), self.first(z, written))
-        both = self.decode(torch.stack([self.read(state, cue)[0], z])).log_prob(x.expand(2, *x.shape))
-        return Terms(both[0], both[1])
+        return Terms(*self.log_lik(x, self.read(state, cue)[0], z))
 
     def corrupted(
         self, x: Float[Tensor, "*b c h w"], generator: torch.Generator | None = None

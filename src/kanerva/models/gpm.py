@@ -145,8 +145,7 @@ class GPM(CodecModel):
         mean = z @ self.inverse(M)
         shape = mean.shape if noise == "charged" else (*mean.shape[:-2], 1, 1)
         w = mean + self.weight_var.sqrt() * normal(shape, mean, generator)
-        both = self.decode(torch.stack([w @ M, z])).log_prob(x.expand(2, *x.shape))
-        return Terms(both[0], both[1], memory.kl_weights(mean, self.weight_var))
+        return Terms(*self.log_lik(x, w @ M, z), memory.kl_weights(mean, self.weight_var))
 
     def blank(self, batch: tuple[int, ...] = ()) -> Written:
         """The memory that gives addresses."""

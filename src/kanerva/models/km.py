@@ -151,8 +151,7 @@ class KM(CodecModel, Parameters):
         kl = q_y.kl() + q_z.kl(read, self.log_noise_var)
         if exact:
             kl = kl + uncertainty(state, w, self.noise_var)
-        both = self.decode(torch.stack([q_z.draw(generator), e])).log_prob(x.expand(2, *x.shape))
-        return Terms(both[0], both[1], kl)
+        return Terms(*self.log_lik(x, q_z.draw(generator), e), kl)
 
     def blank(self, batch: tuple[int, ...] = ()) -> MemoryState:
         """The memory before anything is written."""
