@@ -51,7 +51,7 @@ def test_the_shipped_model_needs_no_training(capsys: pytest.CaptureFixture[str])
 def test_every_function_of_the_memory_is_in_the_table() -> None:
     public = [name for name, f in vars(memory).items() if callable(f) and f.__module__ == memory.__name__]
     functions = [name for name in public if name[0].islower()]
-    assert len(functions) == 19
+    assert len(functions) == 24
     assert [name for name in functions if f"`{name}(" not in README] == []
 
 

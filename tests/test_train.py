@@ -884,7 +884,9 @@ def test_pipes_in_a_run_are_not_waited_for(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_metrics_hold_no_nan(tmp_path: Path) -> None:
-    score = Score(math.nan, math.inf, 1.0, None, None, None, None, 8, 2, 4, None, 0, {"x": {"mean": math.nan}})
+    score = Score(
+        math.nan, math.inf, 1.0, None, None, None, None, None, 8, 2, 4, None, 0, {"x": {"mean": math.nan}}
+    )
     with Log(tmp_path, True, 3, 0) as log:
         log.test(1, score)
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
