@@ -1,4 +1,4 @@
-"""What is timed: writes, reads, recall and training steps, as functions without arguments."""
+"""What is timed: writes, reads, the layer, recall and training steps, as functions without arguments."""
 
 import dataclasses
 import itertools
@@ -86,6 +86,53 @@ def read(case: Case, device: torch.device, with_inverse: bool) -> Work:
         written = kernels.write_and_invert(state, z[..., :32, :], noise_var)
     inverse = written.inverse if with_inverse else None
     return torch.no_grad()(lambda: memory.address(z, written.state, noise_var, inverse=inverse))
+
+
+Layer = Callable[[kanerva.nn.Memory, Tensor, Tensor, Tensor | None], Tensor]
+"""Store z, then read cues: (layer with its parameters, z, cue, mask) → what is read."""
+
+
+def our_layer(layer: kanerva.nn.Memory, z: Tensor, cue: Tensor, mask: Tensor | None) -> Tensor:
+    return layer(z, cue, mask)
+
+
+def plain_loop(layer: kanerva.nn.Memory, z: Tensor, cue: Tensor, mask: Tensor | None) -> Tensor:
+    """The same mathematics as one would write it down: a solve for each vector, gradients by autograd."""
+    R, s2 = layer.R0.expand(len(z), -1, -1), layer.noise_var
+    eye = torch.eye(layer.rows, device=z.device)
+    U = (layer.prior_var * eye).expand(len(z), -1, -1)
+    for t, x in enumerate(z.unbind(1)):
+        w = torch.linalg.solve(R @ R.mT + s2 * eye, R @ x[:, :, None])
+        c = U @ w
+        s = w.mT @ c + s2
+        after = R + c @ (x[:, None] - w.mT @ R) / s, U - c @ c.mT / s
+        if mask is not None:
+            here = mask[:, t, None, None]
+            after = torch.where(here, after[0], R), torch.where(here, after[1], U)
+        R, U = after
+    return torch.linalg.solve(R @ R.mT + s2 * eye, R @ cue.mT).mT @ R
+
+
+def attention(layer: kanerva.nn.Memory, z: Tensor, cue: Tensor, mask: Tensor | None) -> Tensor:
+    """A modern Hopfield network's read: softmax over all stored vectors, which it keeps."""
+    allowed = None if mask is None else mask[:, None, :]
+    return torch.nn.functional.scaled_dot_product_attention(cue, z, z, attn_mask=allowed)
+
+
+LAYERS: dict[str, Layer] = {"layer": our_layer, "loop": plain_loop, "attention": attention}
+
+
+def layer(case: Case, device: torch.device, name: str, masked: bool, compiled: bool) -> Work:
+    """Store T vectors and read T cues, with the gradients of both and of what the layer learns."""
+    K, C, T, B = case
+    torch.manual_seed(0)
+    memory_layer = kanerva.nn.Memory(C, rows=K).to(device)
+    z, cue = (normal((B, T, C), seed, device).requires_grad_() for seed in (1, 2))
+    mask = (torch.arange(T) < T - torch.arange(B)[:, None] % (T // 2 + 1)).to(device) if masked else None
+    way = torch.compile(LAYERS[name], dynamic=False) if compiled else LAYERS[name]
+    leaves = (z, cue) if name == "attention" else (z, cue, *memory_layer.parameters())
+    slope = normal((B, T, C), 3, device)
+    return lambda: torch.autograd.grad(way(memory_layer, z, cue, mask), leaves, slope)
 
 
 def dkm_config(config: RunConfig) -> DKMConfig:
