@@ -86,7 +86,7 @@ MUTANTS = {
         "state = _condition(state, w_t",
     ),
     "write: refinement ignored": ("for _ in range(iterations):", "for _ in range(1):"),
-    "write: refinement forgets": ("w_t = _address(z_t, state.R", "w_t = _address(z_t, old.R"),
+    "write: refinement forgets": ("keys], state.R[..., :keys]", "keys], old.R[..., :keys]"),
     "write: block ignored": ("z.split(block, dim=-2)", "z.split(1, dim=-2)"),
     "write: addresses the first memory": (
         "        old = state\n        for",
@@ -149,7 +149,7 @@ MUTANTS = {
 # A few edits need a line more to be a program at all.
 PROLOGUE = {
     "condition: last chunk only": ("    size = max(", "    _first = state\n    size = max("),
-    "write: addresses the first memory": ("w_t = _address(z_t, state.R", "w_t = _address(z_t, first.R"),
+    "write: addresses the first memory": ("keys], state.R[..., :keys]", "keys], first.R[..., :keys]"),
 }
 
 

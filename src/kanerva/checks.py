@@ -2,7 +2,8 @@
 
 Ranks, sizes, dtypes and devices are always checked; no data is read for that. Values (finite codes, positive
 variances, a positive definite U) are checked on the CPU only, because looking at data on a GPU makes the host wait
-for it. There a bad value comes out as NaN instead. The check of U costs K³ a call in functions that use it.
+for it. There a bad value comes out as NaN instead. The check of U costs K³, once for each memory: one that a write
+has made, or that was checked, is checked again only if it was changed in place.
 `deep_checks` turns the value checks on for any device, or off; so does the environment variable
 KANERVA_DEEP_CHECKS=1 or 0 for a whole program. Inside torch.compile and torch.func transforms they are off.
 
@@ -16,6 +17,7 @@ import math
 import numbers
 import os
 import typing
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -83,7 +85,7 @@ def inputs(
     memory(state, "state", uses_U)
     K, C = state.R.shape[-2:]
     axis = ("T",) if episode else ()
-    batches = {"state": torch.broadcast_shapes(state.R.shape[:-2], state.U.shape[:-2])}
+    batches = {"state": broadcast(state.R.shape[:-2], state.U.shape[:-2])}
     if w is not ABSENT:
         tensor("w", w, (*axis, "K"), {"K": K}, like=state.R, source="rows of state.R")
         batches["w"] = w.shape[: -1 - len(axis)]
@@ -107,11 +109,16 @@ def memory(state: Any, name: str, uses_U: bool = True) -> None:
             f"{name}: expected a MemoryState(R, U), got {type(state).__name__}; memory.prior makes one, and "
             f"memory.write gives a pair (state, weights)"
         )
-    mean(f"{name}.R", state.R)
-    tensor(f"{name}.U", state.U, ("K", "K"), {"K": state.R.shape[-2]}, like=state.R, source=f"rows of {name}.R")
-    broadcastable({f"{name}.R": state.R.shape[:-2], f"{name}.U": state.U.shape[:-2]})
-    if uses_U and deep(state.U):
-        positive_definite(f"{name}.U", state.U)
+    R, U = state.R, state.U
+    mean(f"{name}.R", R)
+    known = is_proven(U)
+    (layout if known else tensor)(f"{name}.U", U, ("K", "K"), {"K": R.shape[-2]}, R, f"rows of {name}.R")
+    broadcastable({f"{name}.R": R.shape[:-2], f"{name}.U": U.shape[:-2]})
+    if not is_proven(R) and deep(R):
+        prove(R)
+    if uses_U and not known and deep(U):
+        positive_definite(f"{name}.U", U)
+        prove(U)
 
 
 def inverse(value: Any, state: Any = None, like: Tensor | None = None) -> None:
@@ -128,7 +135,7 @@ def inverse(value: Any, state: Any = None, like: Tensor | None = None) -> None:
 
 def mean(name: str, R: Any) -> None:
     """Check that the mean of a memory has rows and columns."""
-    tensor(name, R, ("K", "C"))
+    (layout if is_proven(R) else tensor)(name, R, ("K", "C"))
     if 0 in R.shape[-2:]:
         raise ValueError(f"{name}: expected at least one row and one column, got {shape(R)}")
 
@@ -153,7 +160,7 @@ def tensor(
 ) -> None:
     """Check type, dtype, device, rank and the sizes of named axes; on the CPU also that all of x is finite."""
     layout(name, x, axes, sizes, like, source)
-    if deep(x) and not bool(x.isfinite().all()):
+    if deep(x) and not all_finite(x):
         bad = int((~x.isfinite()).sum())
         raise ValueError(f"{name}: expected finite values, got {bad} NaN or infinite of {x.numel()}")
 
@@ -207,6 +214,13 @@ def number(wanted: str, value: Any, dtype: torch.dtype) -> None:
     limits = torch.finfo(dtype)
     if not limits.tiny <= value <= limits.max:
         raise ValueError(f"{wanted}, got {value}, which {dtype} cannot hold")
+
+
+def share(name: str, value: Any, like: Tensor) -> None:
+    """Check that a number is above 0 and at most 1."""
+    variance(name, value, like)
+    if (deep(value) if isinstance(value, Tensor) else True) and float(value) > 1:
+        raise ValueError(f"{name}: expected a share above 0 and up to 1, got {float(value)}")
 
 
 def count(name: str, value: Any) -> None:
@@ -331,16 +345,22 @@ def same_kind(name: str, x: Tensor, like: Tensor) -> None:
 def broadcastable(batches: dict[str, torch.Size]) -> None:
     """Check that the leading batch axes fit together by broadcasting."""
     try:
-        torch.broadcast_shapes(*batches.values())
+        broadcast(*batches.values())
     except RuntimeError:
         came = ", ".join(f"{tuple(b)} of {name}" for name, b in batches.items())
         raise ValueError(f"batch axes: expected shapes that broadcast, got {came}") from None
 
 
+def broadcast(*shapes: torch.Size) -> torch.Size:
+    """torch.broadcast_shapes, which takes longer than many a small read, where shapes differ."""
+    first = shapes[0]
+    return first if all(other == first for other in shapes) else torch.broadcast_shapes(*shapes)
+
+
 def positive_definite(name: str, U: Tensor) -> None:
     """Check that a covariance is symmetric and positive definite; reads its values."""
     U = U.detach()
-    if not U.numel():
+    if not U.numel() or (torch.equal(U, U.mT) and factors(U)):
         return
     off = float((U - U.mT).abs().amax())
     # Rounding leaves far less than this, and a finite-difference gradient check may step off by 1e-6.
@@ -352,14 +372,48 @@ def positive_definite(name: str, U: Tensor) -> None:
 def written(state: Any) -> None:
     """Check that rounding has left a memory's U positive definite."""
     if deep(state.U):
-        name = "U after writing"
-        finite(name, state.U)
-        factored(name, state.U, torch.linalg.cholesky_ex(state.U).info)
+        if not factors(state.U.detach()):  # U − c cᵀ/s never grows, so that no entry can be +∞
+            name = "U after writing"
+            finite(name, state.U)
+            factored(name, state.U, torch.linalg.cholesky_ex(state.U).info)
+        prove(state.U)
+
+
+def factors(U: Tensor) -> bool:
+    """Say whether U = L Lᵀ: then it is positive definite, and nothing in it is NaN or −∞."""
+    if U.is_cuda and not all_finite(U):  # infinities do not stop it there
+        return False
+    return not any(torch.linalg.cholesky_ex(U).info.reshape(-1).tolist())
+
+
+def all_finite(x: Tensor) -> bool:
+    """Say whether all values are finite: their sum is, unless it overflows."""
+    x = x.detach()
+    return math.isfinite(x.sum().item()) or bool(x.isfinite().all())
+
+
+# The parts of memories whose values were found right, by identity, as they were then: a memory is checked once.
+_proven: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+
+
+def prove(x: Tensor) -> None:
+    """Note that the values of a memory's R or U are right, until they are changed in place."""
+    if not x.is_inference():  # which keeps no count of changes
+        key = id(x)
+        _proven[key] = weakref.ref(x, lambda _: _proven.pop(key, None)), x._version
+
+
+def is_proven(x: Tensor) -> bool:
+    """Say whether x was noted, and has not changed."""
+    if torch.compiler.is_compiling():  # which cannot trace the question, and looks at no values
+        return False
+    note = _proven.get(id(x))
+    return note is not None and note[0]() is x and bool(note[1] == x._version)
 
 
 def finite(name: str, x: Tensor) -> None:
     """Raise where a result has overflowed."""
-    if not bool(x.detach().isfinite().all()):
+    if not all_finite(x):
         raise ValueError(f"{name}: expected finite values, got an overflow of {x.dtype}; usual cause: huge codes")
 
 

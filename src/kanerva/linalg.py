@@ -17,7 +17,7 @@ Number = float | int | Float[Tensor, ""]
 def broadcast(matrices: Iterable[Tensor], *others: Tensor) -> list[Tensor]:
     """Give matrices the batch axes that they will have once they have met the others, all of shape (*b, N, M)."""
     matrices = list(matrices)
-    batch = torch.broadcast_shapes(*(A.shape[:-2] for A in (*matrices, *others)))
+    batch = checks.broadcast(*(A.shape[:-2] for A in (*matrices, *others)))
     return [A.expand(*batch, *A.shape[-2:]).contiguous() for A in matrices]
 
 

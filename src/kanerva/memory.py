@@ -88,7 +88,10 @@ def prior(R0: Float[Tensor, "*p K C"], prior_var: Variance, batch: tuple[int, ..
     checks.batch("batch", batch)
     U0 = prior_var * torch.eye(R0.shape[-2], dtype=R0.dtype, device=R0.device)
     R = R0.expand(*batch, *R0.shape)
-    return MemoryState(R.contiguous(), U0.expand(*R.shape[:-2], *U0.shape).contiguous())
+    state = MemoryState(R.contiguous(), U0.expand(*R.shape[:-2], *U0.shape).contiguous())
+    if checks.deep(state.U):
+        checks.prove(state.U)
+    return state
 
 
 @full_precision
@@ -212,8 +215,8 @@ def drift(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance,
         "R0", R0, ("K", "C"), dict(zip("KC", state.R.shape[-2:], strict=True)), state.R, "size of state.R"
     )
     checks.variance("prior_var", prior_var, like=state.R)
-    keep = torch.as_tensor(keep, dtype=state.R.dtype, device=state.R.device)
-    return MemoryState(R0 + keep.sqrt() * (state.R - R0), ridge(keep * state.U, (1 - keep) * prior_var))
+    checks.share("keep", keep, like=state.R)
+    return MemoryState(R0 + keep**0.5 * (state.R - R0), ridge(keep * state.U, (1 - keep) * prior_var))
 
 
 @full_precision

@@ -12,8 +12,14 @@
     state = pairs.write(z, values=torch.randn(4, 6, 3))
     mean, var = pairs.predict(state, z)                 # what it expects, and how surely
 
+    known = torch.rand(4, 6, 16) < 0.7                  # which entries of a cue are known
+    found = pairs.read(state, z, known)                 # the others are left out, whatever z has there
+    mask = torch.arange(6) < torch.tensor([[6], [4], [3], [6]])
+    state = pairs.write(z, mask=mask, values=torch.randn(4, 6, 3))    # episodes of 6, 4, 3 and 6 vectors
+
 The state is a NamedTuple of two tensors, R and U, and never changed in place: keep it, save it, batch it, move it.
-A state has the batch axes of what was written, any number of them, also none. The mathematics is `kanerva.memory`.
+A state has the batch axes of what was written, any number of them, also none. `Stream` holds one state and goes on
+writing; `Memory.reader` makes a module of one state that can be exported. The mathematics is `kanerva.memory`.
 """
 
 from collections.abc import Callable
