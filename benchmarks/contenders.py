@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -90,26 +91,32 @@ def read(case: Case, device: torch.device, with_inverse: bool) -> Work:
 
 Layer = Callable[[kanerva.nn.Memory, Tensor, Tensor, Tensor | None], Tensor]
 """Store z, then read cues: (layer with its parameters, z, cue, mask) → what is read."""
+LoopStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""One write: (R, U, vectors, noise_var, eye, whether to write) → R, U."""
 
 
 def our_layer(layer: kanerva.nn.Memory, z: Tensor, cue: Tensor, mask: Tensor | None) -> Tensor:
     return layer(z, cue, mask)
 
 
-def plain_loop(layer: kanerva.nn.Memory, z: Tensor, cue: Tensor, mask: Tensor | None) -> Tensor:
+def loop_step(
+    R: Tensor, U: Tensor, x: Tensor, s2: Tensor, eye: Tensor, here: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    w = torch.linalg.solve(R @ R.mT + s2 * eye, R @ x[:, :, None])
+    c = U @ w
+    s = w.mT @ c + s2
+    after = R + c @ (x[:, None] - w.mT @ R) / s, U - c @ c.mT / s
+    return after if here is None else (torch.where(here, after[0], R), torch.where(here, after[1], U))
+
+
+def plain_loop(
+    layer: kanerva.nn.Memory, z: Tensor, cue: Tensor, mask: Tensor | None, step: LoopStep = loop_step
+) -> Tensor:
     """The same mathematics as one would write it down: a solve for each vector, gradients by autograd."""
-    R, s2 = layer.R0.expand(len(z), -1, -1), layer.noise_var
-    eye = torch.eye(layer.rows, device=z.device)
-    U = (layer.prior_var * eye).expand(len(z), -1, -1)
+    s2, eye = layer.noise_var, torch.eye(layer.rows, device=z.device)
+    R, U = layer.R0.repeat(len(z), 1, 1), (layer.prior_var * eye).repeat(len(z), 1, 1)
     for t, x in enumerate(z.unbind(1)):
-        w = torch.linalg.solve(R @ R.mT + s2 * eye, R @ x[:, :, None])
-        c = U @ w
-        s = w.mT @ c + s2
-        after = R + c @ (x[:, None] - w.mT @ R) / s, U - c @ c.mT / s
-        if mask is not None:
-            here = mask[:, t, None, None]
-            after = torch.where(here, after[0], R), torch.where(here, after[1], U)
-        R, U = after
+        R, U = step(R, U, x, s2, eye, None if mask is None else mask[:, t, None, None])
     return torch.linalg.solve(R @ R.mT + s2 * eye, R @ cue.mT).mT @ R
 
 
@@ -122,6 +129,13 @@ def attention(layer: kanerva.nn.Memory, z: Tensor, cue: Tensor, mask: Tensor | N
 LAYERS: dict[str, Layer] = {"layer": our_layer, "loop": plain_loop, "attention": attention}
 
 
+def compiled_layer(name: str) -> Layer:
+    """By torch.compile: as a whole, but of the loop one step, since to compile T of them takes minutes."""
+    if name == "loop":
+        return partial(plain_loop, step=torch.compile(loop_step, dynamic=False))
+    return torch.compile(LAYERS[name], dynamic=False)
+
+
 def layer(case: Case, device: torch.device, name: str, masked: bool, compiled: bool) -> Work:
     """Store T vectors and read T cues, with the gradients of both and of what the layer learns."""
     K, C, T, B = case
@@ -129,7 +143,7 @@ def layer(case: Case, device: torch.device, name: str, masked: bool, compiled: b
     memory_layer = kanerva.nn.Memory(C, rows=K).to(device)
     z, cue = (normal((B, T, C), seed, device).requires_grad_() for seed in (1, 2))
     mask = (torch.arange(T) < T - torch.arange(B)[:, None] % (T // 2 + 1)).to(device) if masked else None
-    way = torch.compile(LAYERS[name], dynamic=False) if compiled else LAYERS[name]
+    way = compiled_layer(name) if compiled else LAYERS[name]
     leaves = (z, cue) if name == "attention" else (z, cue, *memory_layer.parameters())
     slope = normal((B, T, C), 3, device)
     return lambda: torch.autograd.grad(way(memory_layer, z, cue, mask), leaves, slope)

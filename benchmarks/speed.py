@@ -69,8 +69,6 @@ class Plan:
     layer: tuple[Case, ...] = (USUAL, Case(32, 100, 200, 16), Case(64, 200, 32, 16))
     layer_gpu: tuple[Case, ...] = (Case(32, 100, 32, 1024),)
     """There also these."""
-    compile_loop: int = 32
-    """Longest episode for which the plain loop is compiled: its graph grows with T."""
     compiler: bool = True
     recall: tuple[int, int] = (1024, 15)
     """Queries and steps."""
@@ -159,6 +157,7 @@ def bench_layer(plan: Plan, device: torch.device) -> list[Row]:
 
 def layers(plan: Plan, device: torch.device, case: Case, masked: bool) -> tuple[Makers, dict[str, str]]:
     """The layer and its rivals as they stand, compiled, and on a GPU captured; and why some are not there."""
+    torch.compiler.reset()  # else a function compiled for many sizes is no longer compiled at all
     makers: Makers = {}
     left_out: dict[str, str] = {}
     for name in contenders.LAYERS:
@@ -167,10 +166,6 @@ def layers(plan: Plan, device: torch.device, case: Case, masked: bool) -> tuple[
             makers[f"{name}, captured"] = lambda make=makers[name]: captured(make())  # type: ignore[misc]
         if not plan.compiler:
             left_out[f"{name}, compiled"] = "not with --quick"
-        elif name == "loop" and plan.compile_loop < case.T:
-            left_out[f"{name}, compiled"] = (
-                f"its graph grows with T, and is not compiled beyond {plan.compile_loop}"
-            )
         else:
             makers[f"{name}, compiled"] = partial(contenders.layer, case, device, name, masked, True)
     return makers, left_out

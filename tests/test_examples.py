@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_shape_checks")
 ROOT = Path(__file__).parents[1]
 NEEDS = {"digits": "sklearn", "sentences": "wordllama", "stream": "torch"}
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+RUN = [guide for guide in GUIDES if "```python" in guide.read_text()]
 
 
 def example(name: str) -> ModuleType:
@@ -121,13 +122,12 @@ def test_nearest_digit() -> None:
 # The guides
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+@pytest.mark.parametrize("guide", RUN, ids=lambda guide: guide.stem)
 def test_a_guide_runs_as_it_stands(guide: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All its Python, from top to bottom."""
     if guide.stem in NEEDS:
         pytest.importorskip(NEEDS[guide.stem], reason=f"{NEEDS[guide.stem]} is not installed")
     blocks = re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL)
-    assert blocks
     monkeypatch.chdir(tmp_path)
     exec("\n".join(blocks), {"__name__": "guide"})
 
