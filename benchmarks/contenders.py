@@ -1,8 +1,9 @@
-"""What is timed: writes, reads, recall and training steps, as functions without arguments."""
+"""What is timed: writes, reads, the layer, recall and training steps, as functions without arguments."""
 
 import dataclasses
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -86,6 +87,67 @@ def read(case: Case, device: torch.device, with_inverse: bool) -> Work:
         written = kernels.write_and_invert(state, z[..., :32, :], noise_var)
     inverse = written.inverse if with_inverse else None
     return torch.no_grad()(lambda: memory.address(z, written.state, noise_var, inverse=inverse))
+
+
+Layer = Callable[[kanerva.nn.Memory, Tensor, Tensor, Tensor | None], Tensor]
+"""Store z, then read cues: (layer with its parameters, z, cue, mask) → what is read."""
+LoopStep = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""One write: (R, U, vectors, noise_var, eye, whether to write) → R, U."""
+
+
+def our_layer(layer: kanerva.nn.Memory, z: Tensor, cue: Tensor, mask: Tensor | None) -> Tensor:
+    return layer(z, cue, mask)
+
+
+def loop_step(
+    R: Tensor, U: Tensor, x: Tensor, s2: Tensor, eye: Tensor, here: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    w = torch.linalg.solve(R @ R.mT + s2 * eye, R @ x[:, :, None])
+    c = U @ w
+    s = w.mT @ c + s2
+    after = R + c @ (x[:, None] - w.mT @ R) / s, U - c @ c.mT / s
+    return after if here is None else (torch.where(here, after[0], R), torch.where(here, after[1], U))
+
+
+def plain_loop(
+    layer: kanerva.nn.Memory, z: Tensor, cue: Tensor, mask: Tensor | None, step: LoopStep = loop_step
+) -> Tensor:
+    """The same mathematics as one would write it down: a solve for each vector, gradients by autograd."""
+    s2, eye = layer.noise_var, torch.eye(layer.rows, device=z.device)
+    R, U = layer.R0.repeat(len(z), 1, 1), (layer.prior_var * eye).repeat(len(z), 1, 1)
+    for t, x in enumerate(z.unbind(1)):
+        R, U = step(R, U, x, s2, eye, None if mask is None else mask[:, t, None, None])
+    return torch.linalg.solve(R @ R.mT + s2 * eye, R @ cue.mT).mT @ R
+
+
+def attention(layer: kanerva.nn.Memory, z: Tensor, cue: Tensor, mask: Tensor | None) -> Tensor:
+    """A modern Hopfield network's read: softmax over all stored vectors, which it keeps."""
+    allowed = None if mask is None else mask[:, None, :]
+    return torch.nn.functional.scaled_dot_product_attention(cue, z, z, attn_mask=allowed)
+
+
+LAYERS: dict[str, Layer] = {"layer": our_layer, "loop": plain_loop, "attention": attention}
+
+
+def compiled_layer(name: str) -> Layer:
+    """By torch.compile: as a whole, but of the loop one step, since to compile T of them takes minutes."""
+    if name == "loop":
+        return partial(plain_loop, step=torch.compile(loop_step, dynamic=False))
+    return torch.compile(LAYERS[name], dynamic=False)
+
+
+def layer(case: Case, device: torch.device, name: str, masked: bool, compiled: bool) -> Work:
+    """Store T vectors and read T cues, with the gradients of both and of what the layer learns."""
+    K, C, T, B = case
+    torch.manual_seed(0)
+    memory_layer = kanerva.nn.Memory(C, rows=K).to(device)
+    z, cue = (normal((B, T, C), seed, device).requires_grad_() for seed in (1, 2))
+    # one in four is not written; in the midst too, where a rival that forgets U would be caught
+    mask = ((torch.arange(T) + torch.arange(B)[:, None]) % 4 > 0).to(device) if masked else None
+    way = compiled_layer(name) if compiled else LAYERS[name]
+    leaves = (z, cue) if name == "attention" else (z, cue, *memory_layer.parameters())
+    slope = normal((B, T, C), 3, device)
+    return lambda: torch.autograd.grad(way(memory_layer, z, cue, mask), leaves, slope)
 
 
 def dkm_config(config: RunConfig) -> DKMConfig:

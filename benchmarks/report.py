@@ -25,6 +25,7 @@ Rows = list[dict[str, Any]]
 TITLES = {
     "write": "Writing an episode",
     "read": "Addressing T codes of each of B memories",
+    "layer": "The layer, write and read with gradients; against a plain loop and against attention",
     "recall": "Recall; against its encoder and decoder passes alone",
     "cues": "Recall of all cues of B memories by the pretrained model",
     "train": "Training steps",
@@ -133,25 +134,30 @@ STYLES = {
     "triton": ("#009E73", "^"),
     "auto": ("#CC79A7", "v"),
     "inverse": ("#E69F00", "P"),
+    "layer": ("#D55E00", "D"),
+    "loop": ("#000000", "o"),
+    "attention": ("#0072B2", "s"),
 }
 OTHER = ("#56B4E9", "X")
 
 
 def style(name: str) -> dict[str, Any]:
-    """Colour and shape say the backend, a hollow shape and a dashed line that a graph was replayed."""
+    """Colour and shape say the backend; a hollow shape and a dashed line: a graph was replayed; half: compiled."""
     backend, *variants = name.split(", ")
     color, marker = STYLES.get(backend, OTHER)
     captured = "captured" in variants
     fill = {"markerfacecolor": "white"} if captured else {}
+    if variants == ["compiled"]:
+        fill = {"fillstyle": "left", "markerfacecoloralt": "white"}
     return {"color": color, "marker": marker, "linestyle": "--" if captured else "-", "label": name, **fill}
 
 
 def figure(results: dict[str, Any]) -> Figure:
-    """Two rows of panels for each device: how much faster and smaller, and how time grows."""
+    """Rows of panels for each device: how much faster and smaller, how time grows, and the layer if timed."""
     parts = results["parts"]
     devices = list(dict.fromkeys(row["device"] for rows in parts.values() for row in rows))
     blocks = [{part: [row for row in rows if row["device"] == d] for part, rows in parts.items()} for d in devices]
-    heights = [height for mine in blocks for height in (tallest(mine), 2.8)]
+    heights = [height for mine in blocks for height in (tallest(mine), 2.8, *layer_heights(mine))]
     fig = plt.figure(figsize=(15, sum(heights) + 0.9 * len(heights)), layout="constrained")
     bands = iter(fig.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0])
     for device, mine in zip(devices, blocks, strict=True):
@@ -165,6 +171,8 @@ def figure(results: dict[str, Any]) -> Figure:
         key(band, writes)
         for axis, ax in zip("TKCB", next(bands).subplots(1, 4), strict=True):
             scaling_panel(ax, axis, [row for row in mine.get("scaling", []) if row["what"] == axis])
+        for _ in layer_heights(mine):
+            layer_panels(next(bands), mine["layer"])
     return fig
 
 
@@ -185,9 +193,31 @@ def other_lines(parts: dict[str, Rows]) -> Lines:
     return lines
 
 
-def ratios(row: dict[str, Any]) -> list[tuple[str, float, list[float]]]:
-    """How much faster than the reference."""
-    found = {name: result["faster_than"].get("reference") for name, result in row["contenders"].items()}
+def layer_heights(parts: dict[str, Rows]) -> list[float]:
+    """Inches for the layer's panels, where there are any."""
+    return [max(2.2, 0.7 * len(parts["layer"]))] if parts.get("layer") else []
+
+
+def layer_panels(band: SubFigure, rows: Rows) -> None:
+    """The layer's rivals: all against the plain loop, and in seconds."""
+    times, seconds = band.subplots(1, 2)
+    lines: Lines = [(f"{sizes(row)}\n{row['what']}", ratios(row, "loop")) for row in rows]
+    ratio_panel(
+        times, lines, "The layer, write and read, forward + backward", "loop", "times faster than the plain loop"
+    )
+    taken: Lines = [
+        (label, [(n, r["seconds"], r["quartiles"]) for n, r in row["contenders"].items()])
+        for (label, _), row in zip(lines, rows, strict=True)
+    ]
+    points(seconds, taken)
+    categories(seconds, [label for label, _ in taken], "The same in seconds", "")
+    plain(seconds.xaxis, duration)
+    key(band, seconds)
+
+
+def ratios(row: dict[str, Any], base: str = "reference") -> list[tuple[str, float, list[float]]]:
+    """How much faster than the base."""
+    found = {name: result["faster_than"].get(base) for name, result in row["contenders"].items()}
     return [(name, r["ratio"], r["quartiles"]) for name, r in found.items() if r]
 
 
@@ -208,15 +238,26 @@ def key(band: SubFigure, ax: Axes) -> None:
     band.legend(marks, named.keys(), loc="upper right", ncols=len(named), frameon=False)
 
 
-def ratio_panel(ax: Axes, lines: Lines, title: str) -> None:
-    ax.axvline(1, color=STYLES["reference"][0], linewidth=1, label="reference")
-    for y, (_, points) in enumerate(lines):
-        for i, (name, middle, (low, high)) in enumerate(points):
-            look = style(name) | {"linestyle": "none"}
-            at = y + 0.6 * ((i + 0.5) / len(points) - 0.5)
-            ax.errorbar(middle, at, xerr=[[middle - low], [high - middle]], elinewidth=1.5, capsize=3, **look)
-    categories(ax, [label for label, _ in lines], title, "times faster than the reference")
+def ratio_panel(
+    ax: Axes,
+    lines: Lines,
+    title: str,
+    base: str = "reference",
+    xlabel: str = "times faster than the reference",
+) -> None:
+    ax.axvline(1, color=STYLES["reference"][0], linewidth=1, label=base)
+    points(ax, lines)
+    categories(ax, [label for label, _ in lines], title, xlabel)
     plain(ax.xaxis, lambda x: f"{x:g}×")
+
+
+def points(ax: Axes, lines: Lines) -> None:
+    """A point with its quartiles for every contender of every line."""
+    for y, (_, found) in enumerate(lines):
+        for i, (name, middle, (low, high)) in enumerate(found):
+            look = style(name) | {"linestyle": "none"}
+            at = y + 0.6 * ((i + 0.5) / len(found) - 0.5)
+            ax.errorbar(middle, at, xerr=[[middle - low], [high - middle]], elinewidth=1.5, capsize=3, **look)
 
 
 def memory_panel(ax: Axes, rows: Rows) -> None:

@@ -3,6 +3,8 @@
 Parts, all on the CPU and, where there is one, on a GPU too:
   write     an episode into the memory, forward, and with the gradients of z, R, U and noise_var
   read      addressing with the inverse that a write leaves, against factoring anew
+  layer     kanerva.nn.Memory, T vectors written and T cues read, with gradients, against a plain loop (a solve
+            a step) and attention over the vectors; each as it stands and compiled, without and with a mask
   recall    attractor dynamics, against their encoder and decoder passes alone
   cues      recall of corrupted cues by the pretrained model's methods, and the nearest of all stored images
   train     whole training steps of the presets, on the built-in glyphs
@@ -64,6 +66,10 @@ class Plan:
     memory: tuple[Case, ...] = (Case(32, 100, 1000, 64),)
     """Besides those of write."""
     read: tuple[Case, ...] = tuple(Case(K, C, 1024, B) for K, C in ((32, 100), (64, 1024)) for B in (1, 16))
+    layer: tuple[Case, ...] = (USUAL, Case(32, 100, 200, 16), Case(64, 200, 32, 16))
+    layer_gpu: tuple[Case, ...] = (Case(32, 100, 32, 1024),)
+    """There also these."""
+    compiler: bool = True
     recall: tuple[int, int] = (1024, 15)
     """Queries and steps."""
     cues: tuple[int, int, int] = (4, 32, 15)
@@ -96,6 +102,9 @@ QUICK = Plan(
     write_gpu=(),
     memory=(),
     read=(Case(4, 6, 8, 1), Case(4, 6, 8, 2)),
+    layer=(Case(4, 6, 5, 2),),
+    layer_gpu=(),
+    compiler=False,
     recall=(4, 2),
     cues=(1, 2, 2),
     presets_gpu=("demo",),
@@ -135,6 +144,31 @@ def bench_read(plan: Plan, device: torch.device) -> list[Row]:
         makers: Makers = {name: partial(contenders.read, case, device, way) for name, way in ways.items()}
         rows.append(contest(plan, device, case, "address", makers))
     return rows
+
+
+def bench_layer(plan: Plan, device: torch.device) -> list[Row]:
+    cases = plan.layer + (plan.layer_gpu if device.type == "cuda" else ())
+    return [
+        contest(plan, device, case, what, *layers(plan, device, case, masked), baselines=("loop", "attention"))
+        for case in cases
+        for what, masked in (("no mask", False), ("mask", True))
+    ]
+
+
+def layers(plan: Plan, device: torch.device, case: Case, masked: bool) -> tuple[Makers, dict[str, str]]:
+    """The layer and its rivals as they stand, compiled, and on a GPU captured; and why some are not there."""
+    torch.compiler.reset()  # else a function compiled for many sizes is no longer compiled at all
+    makers: Makers = {}
+    left_out: dict[str, str] = {}
+    for name in contenders.LAYERS:
+        makers[name] = partial(contenders.layer, case, device, name, masked, False)
+        if device.type == "cuda" and (name != "loop" or plan.capture_reference >= case.T):
+            makers[f"{name}, captured"] = lambda make=makers[name]: captured(make())  # type: ignore[misc]
+        if not plan.compiler:
+            left_out[f"{name}, compiled"] = "not with --quick"
+        else:
+            makers[f"{name}, compiled"] = partial(contenders.layer, case, device, name, masked, True)
+    return makers, left_out
 
 
 def bench_recall(plan: Plan, device: torch.device) -> list[Row]:
@@ -229,6 +263,7 @@ def sweep(plan: Plan, device: torch.device, axis: str, name: str, points: list[t
 PARTS: dict[str, Callable[[Plan, torch.device], list[Row]]] = {
     "write": bench_write,
     "read": bench_read,
+    "layer": bench_layer,
     "recall": bench_recall,
     "cues": bench_cues,
     "train": bench_train,
@@ -286,7 +321,7 @@ def about(device: torch.device, case: Case, what: str) -> Row:
 
 @contextlib.contextmanager
 def attempt(name: str, left_out: dict[str, str]) -> Iterator[None]:
-    """Go on without a contender that runs out of memory or cannot be captured."""
+    """Go on without a contender that runs out of memory, cannot be captured, or finds no compiler."""
     try:
         yield
     except RuntimeError as error:

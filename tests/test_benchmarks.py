@@ -1,5 +1,6 @@
 """The speed benchmark runs, and what it says is computed rightly; how fast anything is, no test asserts."""
 
+import dataclasses
 import gc
 import json
 from collections.abc import Iterator
@@ -7,7 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import contenders
+import kanerva
 import report
 import speed
 import timing
@@ -79,6 +83,36 @@ def test_exponent_wants_two_points() -> None:
     assert timing.exponent([], []) is None
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_plain_loop_is_the_layer(masked: bool) -> None:
+    """What is timed beside the layer computes the same, gradients too."""
+    case, device = contenders.Case(4, 6, 5, 3), torch.device("cpu")
+    found = [contenders.layer(case, device, name, masked, compiled=False)() for name in ("layer", "loop")]
+    for a, b in zip(*found, strict=True):
+        # float32, and solves in another order
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_attention_reads_what_is_stored_and_not_masked() -> None:
+    """Cues far along stored vectors come back as these; one that is masked does not."""
+    z = 100 * torch.eye(4)[None]
+    mask = torch.tensor([[True, True, True, False]])
+    found = contenders.attention(kanerva.nn.Memory(4), z, z, mask)
+    torch.testing.assert_close(found[0, :3], z[0, :3])
+    assert float(found[0, 3, 3]) == 0
+
+
+def test_a_compiler_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object, **options: object) -> None:
+        raise RuntimeError("no C++ compiler here\nand much more")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    plan = dataclasses.replace(speed.QUICK, compiler=True)
+    for row in speed.bench_layer(plan, torch.device("cpu")):
+        assert set(row["contenders"]) == {"layer", "loop", "attention"}
+        assert row["left_out"] == {f"{name}, compiled": "no C++ compiler here" for name in row["contenders"]}
+
+
 @pytest.fixture
 def little_garbage() -> Iterator[None]:
     """`speed` collects garbage after every row: it need not look through all that was imported each time."""
@@ -96,7 +130,7 @@ def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert list(results["parts"]) == list(speed.PARTS)
     assert str(tmp_path) not in path.read_text()
     assert {"date", "command", "config", "versions", "machine", "seconds"} <= set(results)
-    for part in ("write", "read", "recall", "cues", "train"):
+    for part in ("write", "read", "layer", "recall", "cues", "train"):
         for row in results["parts"][part]:
             assert set(row["case"]) == set("KCTB")
             assert len(row["contenders"]) >= 2, row["left_out"]
@@ -110,6 +144,7 @@ def test_quick_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cues["descent, inside=False"]["evaluations_a_cue"]["decoder"] > 200
     assert all(result["seconds_a_cue"] == result["seconds"] / 2 for result in cues.values())
     assert all(row["bytes"]["gram"] > 0 for row in results["parts"]["memory"])
+    assert [row["what"] for row in results["parts"]["layer"]] == ["no mask", "mask"]
     assert {row["what"] for row in results["parts"]["scaling"]} == set("TKCB")
     assert (tmp_path / "speed.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "speed.svg").read_text()

@@ -93,8 +93,10 @@ class Memory(Parameters):
     """A memory of `rows` rows for vectors of `size` numbers, and `values` more that are held with each.
 
     Where there are values, a vector z is a key: it alone decides where the pair goes and where it is looked for.
-    Keys and values share one noise_var, so let them be of one scale. Codes in bfloat16 or float16 are taken in the
-    memory's own precision, float32 or float64. About as many vectors as rows are held exactly; more are mixed.
+    Start values are for entries of about 1: put a LayerNorm before it, or set R0 (small against the vectors, so
+    that nothing is read by way of it alone) and log_noise_var. Keys and values share one noise_var, so let them be
+    of one scale. Codes in bfloat16 or float16 are taken in the memory's own precision, float32 or float64. About
+    as many vectors as rows are held exactly; more are mixed.
     """
 
     def __init__(self, size: int, rows: int = 32, values: int = 0) -> None:
