@@ -83,6 +83,7 @@ def grid(result: dict[str, Any]) -> Figure:
     """The last step against the level of noise, and for every other kind of damage."""
     figure = Figure(figsize=(9, 6.4), layout="constrained")
     upper, lower = figure.subplots(2, 2, height_ratios=(1.1, 1))
+    lower[1].sharey(lower[0])
     colours = methods(result)
     levels = [cell for cell in result["cells"] if cell["kind"] != "other"]
     others = [cell for cell in result["cells"] if cell["kind"] == "other"][::-1]
@@ -98,7 +99,7 @@ def grid(result: dict[str, Any]) -> Figure:
         below.set_title(title)
     upper[1].yaxis.set_major_formatter(PercentFormatter(1))
     lower[1].xaxis.set_major_formatter(PercentFormatter(1))
-    lower[1].set_yticklabels([])
+    lower[1].tick_params(labelleft=False)
     legend(figure)
     return figure
 
