@@ -58,7 +58,7 @@ def panels(figure: Figure) -> list[Picture]:
         for axes in figure.axes:
             stand_alone(axes)
         figure.draw_without_rendering()  # which lays it out
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)  # and so it stays
         for artist in (*figure.legends, *figure.texts):
             artist.set_visible(False)
         made = [drawn(figure, group) for group in groups(figure)]

@@ -230,7 +230,6 @@ def score_line(score: dict[str, Any]) -> str:
 class Block(NamedTuple):
     """A figure: its panels, of several models beside each other, and what they show."""
 
-    name: str
     caption: str
     alternative: str
     models: dict[str, list[Picture]]
@@ -264,21 +263,23 @@ def training(material: Material) -> Block | str:
         f"Steps left out because they were not finite: {show(skipped)} or more." if skipped else "",
         f"{show(steps)} steps, seed {train.get('seed')}, from metrics.jsonl.",
     ]
-    return Block("training", " ".join(filter(None, parts)), "Loss and score against training steps", {"": curve})
+    return Block(" ".join(filter(None, parts)), "Loss and score against training steps", {"": curve})
 
 
-def blocks(results: Results) -> list[Block]:
-    """The figures of results, drawn from them; where they cannot be, the files beside them."""
+def blocks(results: Results, but: str | None, warnings: list[str]) -> list[Block]:
+    """The figures of results, but for those of one name: drawn, or the files beside them where they cannot be."""
     if results.known:
         with contextlib.suppress(Exception):  # results of another version may hold anything
-            drawing = plots.figures(results.name, results.data)
+            every = plots.figures(results.name, results.data).items()
+            drawing = {end: figure for end, figure in every if captioned(results, end)[0] != but}
             titles = {end: figure.get_suptitle() for end, figure in drawing.items()}
             return gathered(results, {end: figures.panels(figure) for end, figure in drawing.items()}, titles)
-    stem = results.path.stem
-    files = {
-        path.stem[len(stem) + 1 :]: [figures.from_file(path.read_bytes())]
-        for path in experiments.figures(results.path)
-    }
+    files: dict[str, list[Picture]] = {}
+    for path in experiments.figures(results.path):
+        try:
+            files[path.stem[len(results.path.stem) + 1 :]] = [figures.from_file(path.read_bytes())]
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            warnings.append(f"A figure could not be read: {error}.")
     order = list(results.known.FIGURES) if results.known else []
     names = sorted(files, key=lambda end: order.index(end) if end in order else len(order))
     return gathered(results, {end: files[end] for end in names}, {})
@@ -289,7 +290,7 @@ def gathered(results: Results, drawn: dict[str, list[Picture]], titles: dict[str
     found: dict[str, Block] = {}
     for end, pictures in drawn.items():
         name, model, caption = captioned(results, end)
-        block = found.setdefault(name, Block(name, caption, f"{results.title}. {caption}", {}, titles.get(end, "")))
+        block = found.setdefault(name, Block(caption, f"{results.title}. {caption}", {}, titles.get(end, "")))
         block.models[model] = pictures
     return list(found.values())
 
@@ -357,13 +358,8 @@ def anchor(results: Results) -> str:
 def section(results: Results, material: Material, above: Gallery | None) -> Section:
     """All that the page says of an experiment, but for pictures that are above already."""
     data, config = results.data, results.config
-    drawn, warnings = [], doubts(results, material)
-    try:
-        drawn = blocks(results)
-        if above is not None and above.anchor == anchor(results):
-            drawn = [block for block in drawn if block.name != "pictures"]
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        warnings.append(f"A figure could not be read: {error}.")
+    warnings = doubts(results, material)
+    drawn = blocks(results, "pictures" if above is not None and above.anchor == anchor(results) else None, warnings)
     return Section(
         anchor(results),
         results.title,
