@@ -74,7 +74,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in ("BUDGET", "RECALL"):
             patch.setattr(f"kanerva.recall.frame.{name}", 100)
         for work in (
-            Denoising(episodes=2, length=4, steps=3, flips=(0.0, 0.15), pictures=4),
+            Denoising(episodes=1, length=3, steps=3, flips=(0.0, 0.15), pictures=4),
             Capacity(lengths=(2, 4), classes=(2, 4), episodes=2),
         ):
             result = run(work, subject())

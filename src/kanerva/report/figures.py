@@ -22,6 +22,8 @@ from ..experiments.base import unpack
 
 WIDEST = 2200
 """Pixels of a figure that comes as a file, eleven inches as experiments draw; the page shows fewer."""
+SIDE = 76
+"""Pixels of the page that an image in a strip is wide, where there is room."""
 INK = "svg{color:#1d1f23;fill:currentColor}@media(prefers-color-scheme:dark){svg{color:#e6e7ea}}"
 
 
@@ -184,4 +186,5 @@ def strip(pixels: Any, binary: bool) -> Picture:
     row = framed.transpose(2, 0, 3, 1).reshape(height + 2, count * (width + 2), channels)
     buffer = io.BytesIO()
     Image.fromarray(row.squeeze(-1) if channels == 1 else row).save(buffer, "png", optimize=True)
-    return Picture(png(buffer.getvalue()), row.shape[1], row.shape[0], "ink" if binary else "")
+    high, wide = row.shape[:2]
+    return Picture(png(buffer.getvalue()), count * SIDE, round(high * count * SIDE / wide), "ink" if binary else "")
