@@ -1,6 +1,6 @@
 """A run on one HTML page: what it is, its scores, its curve and its experiments. It opens without a network.
 
-`gather` reads files, figures.py draws, page.py puts it into words and template.html into HTML; nothing is computed.
+`gather` reads, figures.py draws, words.py puts it into words and template.html into HTML; nothing is computed.
 All that comes from a file is escaped, and what is missing or cannot be read is said on the page.
 """
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 from ..files import atomic_write
 from ..progress import bar
-from .gather import Material, gather
-from .page import page
+from .gather import Material, Results, gather
+from .words import page
 
-__all__ = ["Material", "gather", "page", "write"]
+__all__ = ["Material", "Results", "gather", "page", "write"]
 
 
 def write(place: str | Path, out: Path | None = None, results: Path | None = None) -> Path:

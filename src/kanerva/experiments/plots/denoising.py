@@ -90,9 +90,9 @@ def grid(result: dict[str, Any]) -> Figure:
     for above, below, key in zip(upper, lower, ("wrong", "right"), strict=True):
         against_level(above, levels, key, colours)
         by_damage(below, others, key, colours)
-        above.set_xlabel("share of bits flipped" if result["binary"] else "standard deviation of noise")
+        above.set_xlabel("bits flipped, %" if result["binary"] else "standard deviation of noise")
         if result["binary"]:
-            above.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            above.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=""))
             above.set_xticks([cell["level"] for cell in levels])
         title = f"{unit(result)}, last step" if key == "wrong" else "nearest to the right stored image, last step"
         above.set_title(title)
