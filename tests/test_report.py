@@ -13,6 +13,7 @@ import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
@@ -260,6 +261,19 @@ def test_whatever_files_say_is_only_text(trained: Path, tmp_path: Path) -> None:
     assert page.text.count(EVIL) > 10
     # never as a tag, and in an attribute only as text
     assert "<img src=x" not in path.read_text()
+
+
+@pytest.mark.parametrize(("binary", "channels"), [(True, 1), (False, 1), (False, 3)])
+def test_strips_of_images(binary: bool, channels: int) -> None:
+    """Each image is there pixel for pixel, with a line around it; ink is black."""
+    x = np.random.default_rng(0).integers(0, 2, (5, channels, 6, 4)).astype(np.float32)
+    picture = figures.strip(x, binary)
+    assert (picture.width, picture.height) == (5 * figures.SIDE, round(8 * 5 * figures.SIDE / 30))
+    assert picture.kind == ("ink" if binary else "")
+    with Image.open(io.BytesIO(base64.b64decode(picture.source.split(",")[1]))) as image:
+        assert image.mode == ("RGB" if channels == 3 else "L")
+        shown = np.asarray(image).reshape(8, 5, 6, channels).transpose(1, 3, 0, 2)[..., 1:-1, 1:-1] / 255
+    assert np.array_equal(1 - shown if binary else shown, x)
 
 
 def test_what_is_missing_is_said(run: Path) -> None:
