@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from kanerva import MODELS, DataConfig, experiments, report
 from kanerva.cli import main
 from kanerva.experiments import EXPERIMENTS, plots
 from kanerva.experiments.capacity import Capacity
+from kanerva.report.words import blocks, captioned
 from small import patterns, tiny
 from test_report import read
 from trials import Toy
@@ -87,11 +89,14 @@ def test_smoke(
     ]
     ends = [file.stem[len(name) + 1 :] for file in experiments.figures(path)]
     assert sorted(ends) == sorted(known.FIGURES)
-    text = read(report.write(run, results=path.parent)).text
+    (tmp_path / "alone").mkdir()
+    shutil.copy(path, tmp_path / "alone")
+    text = read(report.write(run, results=tmp_path / "alone")).text
     assert known.ABOUT in text
     for end in ends:
-        assert report.caption(found, end) == known.FIGURES[end]
-        assert known.FIGURES[end] in text
+        assert captioned(found, end) == (end, "", known.FIGURES[end])
+        above = end == "pictures" and known.strips(model["result"]) is not None  # on the first screen
+        assert (known.FIGURES[end] in text) == (not above)
 
     if kind == "binary":  # the seed decides
         assert untimed(results["models"]) == untimed(numbers(name, run, tmp_path, 0, monkeypatch))
@@ -115,16 +120,15 @@ def test_several_models_and_another_place(binary: Path, tmp_path: Path, capsys: 
     path = tmp_path / "basins.json"
     assert str(path) in capsys.readouterr().out.splitlines()
     found = report.Results(path, json.loads(path.read_text()))
-    assert [model["name"] for model in report.models(found)] == ["run", "best"]
-    assert report.caption(found, "energy-best") == f"best: {experiments.find('basins').FIGURES['energy']}"
-    # figures are drawn again where they are gone, and those of results that are no more are left out
-    ends = ["recovery-run", "energy-run", "recovery-best", "energy-best"]
-    assert [end for end, _ in report.pictures(found)] == ends
+    assert [model["name"] for model in found.models] == ["run", "best"]
+    figures = experiments.find("basins").FIGURES
+    assert captioned(found, "energy-best") == ("energy", "best", figures["energy"])
+    # models stand side by side; figures are drawn from the results, whatever files there are
     (tmp_path / "basins-energy-best.png").rename(tmp_path / "basins-energy.png")
-    shown = dict(report.pictures(found))
-    assert list(shown) == ends
-    assert shown["energy-run"] == (tmp_path / "basins-energy-run.png").read_bytes()
-    assert shown["energy-best"].startswith(b"\x89PNG")
+    recovery, energy = blocks(found, None, [])
+    assert (recovery.caption, energy.caption) == (figures["recovery"], figures["energy"])
+    assert list(recovery.models) == list(energy.models) == ["run", "best"]
+    assert blocks(found, "recovery", [])[0].caption == figures["energy"]
 
 
 @pytest.fixture

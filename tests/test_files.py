@@ -1,5 +1,6 @@
 """Files appear whole or not at all, broken caches are made again, and downloads go on where they stopped."""
 
+import errno
 import functools
 import io
 import os
@@ -9,7 +10,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import filelock
 import numpy as np
+import platformdirs
 import pytest
 
 from kanerva import files
@@ -28,16 +31,23 @@ def test_cache_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     assert files.cache_dir() == tmp_path / "here"
     monkeypatch.delenv("KANERVA_CACHE")
+    usual = platformdirs.user_cache_path("kanerva", appauthor=False)
+    assert files.cache_dir() == usual
+    if sys.platform == "linux":
+        assert usual == tmp_path / "xdg" / "kanerva"
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setenv("HOME", str(tmp_path))
+        assert files.cache_dir() == tmp_path / ".cache" / "kanerva"
+
+
+def test_the_cache_of_an_earlier_version_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On any system it was below XDG_CACHE_HOME where that was set."""
+    monkeypatch.delenv("KANERVA_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_, **__: tmp_path / "elsewhere")
+    assert files.cache_dir() == tmp_path / "elsewhere"
+    (tmp_path / "xdg" / "kanerva").mkdir(parents=True)
     assert files.cache_dir() == tmp_path / "xdg" / "kanerva"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert files.cache_dir() == tmp_path / ".cache" / "kanerva"
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert files.cache_dir() == tmp_path / "Library" / "Caches" / "kanerva"
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
-    assert files.cache_dir() == tmp_path / "local" / "kanerva" / "Cache"
 
 
 def test_atomic_write_makes_folders_and_replaces(tmp_path: Path) -> None:
@@ -307,10 +317,24 @@ def test_download_of_something_broken_is_removed(tmp_path: Path) -> None:
 
 
 def test_lock_lets_through_one_after_the_other(tmp_path: Path) -> None:
-    with files.lock(tmp_path / "a" / "lock"):
+    path = tmp_path / "a" / "lock"
+    with files.lock(path), pytest.raises(filelock.Timeout), files.lock(path, wait=False):
+        pytest.fail("two at a time")
+    with files.lock(path, wait=False):
         pass
-    with files.lock(tmp_path / "a" / "lock"):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="folder"), files.lock(tmp_path / "folder"):
         pass
+
+
+@pytest.mark.skipif(os.name != "posix", reason="flock")
+def test_a_folder_that_knows_no_locks_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with files.lock(tmp_path / "lock"):
+        monkeypatch.undo()  # before anything else wants a lock
 
 
 def test_where_results_cannot_be_written_is_said_beforehand(tmp_path: Path) -> None:

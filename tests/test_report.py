@@ -1,15 +1,19 @@
 """The report: all there is about a run is on it, nothing on it comes from elsewhere, and files cannot break it."""
 
 import base64
+import hashlib
 import html.parser
 import io
 import json
 import os
 import re
 import shutil
+import urllib.parse
+import xml.etree.ElementTree
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
@@ -20,6 +24,7 @@ from kanerva.cli import main
 from kanerva.experiments import EXPERIMENTS
 from kanerva.experiments.plots import training
 from kanerva.experiments.tables import Share, Table, percent, plus_minus, show
+from kanerva.report import figures
 from small import metrics, tiny
 from trials import Toy
 
@@ -37,6 +42,7 @@ class Page(html.parser.HTMLParser):
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
+        self.own = {"style": "", "script": ""}
         self.feed(text)
         self.close()
         assert self.open == []
@@ -50,7 +56,9 @@ class Page(html.parser.HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        if "style" not in self.open:
+        if self.open and self.open[-1] in self.own:
+            self.own[self.open[-1]] += data
+        else:
             self.text += data
 
     def all(self, tag: str) -> list[dict[str, str | None]]:
@@ -58,20 +66,51 @@ class Page(html.parser.HTMLParser):
 
 
 def read(path: Path) -> Page:
-    """Read a page and look for anything that would leave it, or run."""
+    """Read a page and look for anything that would leave it, or run without being its own."""
     text = path.read_text()
     assert text.startswith("<!DOCTYPE html>")
     page = Page(text)
     names = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
     for tag, attributes in page.tags:
-        assert tag not in ("script", "iframe", "object", "embed", "base", "form")
-        assert not [name for name in attributes if name.startswith("on")]
+        assert tag not in ("iframe", "object", "embed", "base", "form")
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
         for name in ("src", "href", "srcset", "data", "action", "poster"):
             if value := attributes.get(name):
                 assert value.startswith("data:") or value.removeprefix("#") in names, value[:60]
-    assert "url(" not in text
-    assert "@import" not in text
+    policy = page.all("meta")[1]["content"] or ""
+    for tag, content in page.own.items():
+        assert len(page.all(tag)) == 1
+        assert f"{tag}-src '{sha256(content)}'" in policy
+        assert "url(" not in content
+        assert "@import" not in content
+    assert policy.startswith("default-src 'none'; base-uri 'none'; img-src data:; ")
+    for image in page.all("img"):
+        if (image["src"] or "").startswith("data:image/svg+xml,"):
+            check_svg(svg(image["src"]))
     return page
+
+
+def sha256(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def svg(source: str | None) -> str:
+    """The SVG in an address."""
+    return urllib.parse.unquote((source or "").removeprefix("data:image/svg+xml,"))
+
+
+def check_svg(text: str) -> None:
+    """A picture that is well formed, runs nothing, fetches nothing, and has the page's colours."""
+    for element in xml.etree.ElementTree.fromstring(text).iter():
+        tag = element.tag.split("}")[-1]
+        assert tag not in ("script", "foreignObject", "a")
+        for name, value in element.attrib.items():
+            assert not name.startswith("on")
+            if name.endswith("href"):
+                assert value.startswith(("#", "data:image/png;base64,"))
+    assert all(place.startswith("#") for place in re.findall(r"url\(([^)]*)\)", text))
+    assert "@media(prefers-color-scheme:dark)" in text
+    assert "stroke: #000000" not in text
 
 
 def pixels(source: str | None) -> tuple[int, int]:
@@ -119,16 +158,18 @@ def test_a_report_has_the_score_the_curve_and_the_config(run: Path, capsys: pyte
     assert capsys.readouterr().out.strip() == str(run / "report.html")
     page = read(run / "report.html")
     score = [line["test"] for line in metrics(run) if "test" in line][-1]
-    places = f"{report.plus_minus(score['nats'], score['nats_stderr'])} nats per test image"
+    places = f"{plus_minus(score['nats'], score['nats_stderr'])} nats per test image"
     assert places in page.text
     for name in ("reconstruction", "kl_weights", "kl_memory", "autoencoder"):
         assert f"{score[name]:,.2f}" in page.text, name
     assert "Dynamic Kanerva Machine, trained on bits.npz: a memory of 4 rows for codes of 6 numbers" in page.text
-    assert "Left, the loss: score + KL(M) / T + the autoencoder's error." in page.text
+    assert "First, the loss: score + KL(M) / T + the autoencoder's error." in page.text
     assert '"lengths"' in page.text
-    (curve,) = page.all("img")
-    assert pixels(curve["src"])[0] > 1000
-    assert curve["alt"]
+    loss, score = page.all("img")
+    assert "Loss, nats per image" in svg(loss["src"])
+    assert "Score, nats per image" in svg(score["src"])
+    assert loss["alt"]
+    assert all(int(image["width"] or 0) < 350 for image in (loss, score))  # a phone has 390
     assert "None yet" in page.text  # experiments
     assert {"viewport"} == {m["name"] for m in page.all("meta") if "name" in m}
     about = json.loads((run / "config.json").read_text())["train"]
@@ -144,17 +185,23 @@ def test_experiments_are_shown_in_order_with_figures_and_numbers(run: Path) -> N
         picture(folder / f"{name}.png")
         picture(folder / f"{name}-more.png", width=40)
     page = read(report.write(run))
-    places = [page.text.index(f"kanerva experiment {name},") for name in ("capacity", "order", "new-idea")]
+    places = [page.text.index(f"kanerva experiment {name}") for name in ("capacity", "order", "new-idea")]
     assert places == sorted(places)
     assert experiments.find("capacity").ABOUT in page.text
     assert experiments.find("capacity").FIGURES[""] in page.text
-    assert page.text.count("kanerva experiment capacity, seed 3, 64 episodes, 2026-01-02") == 2
+    assert page.text.count("kanerva experiment capacity") == 1  # and not once a figure
+    assert page.text.count("seed 3, 64 episodes, 2026-01-02, cpu, 1.5 s") == 3
     assert page.text.count("12.345 ± 0.067") == 3
     assert "another checkpoint" not in page.text
-    sizes = [pixels(image["src"]) for image in page.all("img")]
-    assert len(sizes) == 1 + 2 * 3
-    assert max(width for width, _ in sizes) == report.WIDEST
-    assert all(image["alt"] for image in page.all("img"))
+    sizes = [pixels(image["src"]) for image in page.all("img")[2:]]
+    assert len(sizes) == 2 * 3
+    assert max(width for width, _ in sizes) == figures.WIDEST
+    assert all(image["alt"] for image in page.all("img")[2:])
+    links = {link["download"]: link["href"] for link in page.all("a") if "download" in link}
+    assert list(links) == ["capacity.json", "order.json", "new-idea.json", "run.json"]
+    found = {name: json.loads(base64.b64decode((href or "").split(",")[1])) for name, href in links.items()}
+    assert found["order.json"] == results("order", crc32)
+    assert found["run.json"]["metrics"] == metrics(run)
 
 
 def test_results_of_smoke_and_of_another_checkpoint_are_marked(run: Path) -> None:
@@ -210,10 +257,23 @@ def test_whatever_files_say_is_only_text(trained: Path, tmp_path: Path) -> None:
         file.write(json.dumps({"step": 6, "test": {"nats": 1.0, "nats_stderr": 0.1, "images": EVIL, "seed": EVIL}}))
     path = report.write(run)
     page = read(path)
-    assert len(page.all("img")) == 2
+    assert len(page.all("img")) == 2 + 1
     assert page.text.count(EVIL) > 10
     # never as a tag, and in an attribute only as text
     assert "<img src=x" not in path.read_text()
+
+
+@pytest.mark.parametrize(("binary", "channels"), [(True, 1), (False, 1), (False, 3)])
+def test_strips_of_images(binary: bool, channels: int) -> None:
+    """Each image is there pixel for pixel, with a line around it; ink is black."""
+    x = np.random.default_rng(0).integers(0, 2, (5, channels, 6, 4)).astype(np.float32)
+    picture = figures.strip(x, binary)
+    assert (picture.width, picture.height) == (5 * figures.SIDE, round(8 * 5 * figures.SIDE / 30))
+    assert picture.kind == ("ink" if binary else "")
+    with Image.open(io.BytesIO(base64.b64decode(picture.source.split(",")[1]))) as image:
+        assert image.mode == ("RGB" if channels == 3 else "L")
+        shown = np.asarray(image).reshape(8, 5, 6, channels).transpose(1, 3, 0, 2)[..., 1:-1, 1:-1] / 255
+    assert np.array_equal(1 - shown if binary else shown, x)
 
 
 def test_what_is_missing_is_said(run: Path) -> None:
@@ -247,7 +307,7 @@ def test_what_is_damaged_is_said(run: Path) -> None:
         "not finite: 1 or more",
     ):
         assert said in page.text, said
-    assert len(page.all("img")) == 1  # the curve of the lines that are whole
+    assert len(page.all("img")) == 2  # the curve of the lines that are whole
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # Matplotlib's, of numbers near the largest
@@ -337,7 +397,7 @@ def test_an_evaluation_with_more_images_comes_first(run: Path, capsys: pytest.Ca
     (run / "evaluation.json").write_text(text)
     (run / "old.json").write_text(json.dumps({**score, "crc32": 1}))
     page = read(report.write(run))
-    assert f"{report.plus_minus(score['nats'], score['nats_stderr'])} nats per test image" in page.text
+    assert f"{plus_minus(score['nats'], score['nats_stderr'])} nats per test image" in page.text
     assert f"mean image{score['mean_image']:,.2f}" in page.text.replace("\n", "")
     assert "Other evaluations" in page.text
     assert "old.json: the score of another checkpoint, left out" in page.text

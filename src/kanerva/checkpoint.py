@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import filelock
 import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
@@ -218,6 +219,6 @@ def alone(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock(folder / ".lock", wait=False))
-        except BlockingIOError:
+        except filelock.Timeout:
             raise FileExistsError(f"{folder}: another process is training here") from None
         yield

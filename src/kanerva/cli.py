@@ -21,6 +21,10 @@ COMMANDS = {
         "Put a run's curve, scores and figures on one HTML page, which opens without a network.",
         "the files of results",
     ),
+    "recall": (
+        "Store your own pictures in one memory, ask for them with damaged copies, and see what comes back.",
+        "the number of pictures",
+    ),
     "inspect": (
         "Look into a saved memory: find the images that it holds, without a cue, and put them on a sheet.",
         "nothing: the memory is too large",

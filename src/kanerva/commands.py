@@ -10,7 +10,7 @@ import re
 import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -221,7 +221,78 @@ class Inspect:
             print(lines({**about, "images": images}))
 
 
-KINDS = {"evaluate": Evaluate, "report": Report, "inspect": Inspect, "info": Info, "data": Data}
+@dataclass(frozen=True)
+class Recall:
+    """Store your own pictures in one memory, ask for them with damaged copies, and see what comes back."""
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """A checkpoint, the folder of a run, or a pretrained model (omniglot)."""
+    images: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES", help_behavior_hint="(required)")
+    ]
+    """Image files, or folders of them: the pictures to store. They are brought to the size that the model knows."""
+    others: Annotated[tuple[str, ...], tyro.conf.arg(help_behavior_hint="(optional)")] = ()
+    """More pictures, which are asked for but never stored."""
+    damage: Literal["auto", "flips", "noise", "block", "half", "none"] = "auto"
+    """What happens to a picture before it is asked for: a share of its bits flips, noise is added, a block or the
+    right half is erased; auto: flips for a model of binary images, and noise for others."""
+    level: float | None = None
+    """How much of it: the share of bits (otherwise 0.15), the standard deviation of noise (0.15), or the share of
+    the area (0.25)."""
+    method: str | None = None
+    """The way to recall; otherwise the model's best."""
+    steps: int = 15
+    """Steps of recall."""
+    binary: float = 0.4
+    """Models of binary images: the share of ink from which a pixel is ink."""
+    ink: Literal["auto", "dark", "light"] = "auto"
+    """Models of binary images: whether ink is dark or light; auto: whatever there is less of."""
+    seed: int = 0
+    """Decides the damage."""
+    out: Path = Path("recall.png")
+    """The sheet, a PNG file: stored, cue and recalled, one below the other."""
+    device: str = "auto"
+    """auto (a GPU if there is one), cpu, cuda, …"""
+    json: bool = False
+    """Print one JSON object and nothing else."""
+
+    def __post_init__(self) -> None:
+        checks.fields(self, steps=1)
+        checks.seed(self.seed)
+
+    def run(self) -> None:
+        from . import own
+
+        model = load(self.model).to(choose(self.device))
+        method, binary = model.method(self.method), model.config.binary
+        check_writable(self.out)
+        asked = own.read(model, self.images, self.others, self.binary, self.ink)
+        kind = self.damage if self.damage != "auto" else "flips" if binary else "noise"
+        level = own.LEVELS[kind] if self.level is None else self.level
+        generator = torch.Generator(model.device).manual_seed(self.seed)
+        cue = own.damaged(asked.x, kind, self.level, generator)
+        answers = own.ask(model, asked, cue, method, self.steps, generator)
+        bands = torch.stack([in_rows(x, binary) for x in (asked.x, *answers[:2])], 1).flatten(0, 1)
+        with atomic_write(self.out) as file:
+            own.sheet(mosaic(bands), len(asked.x), answers.certified).save(file, "png")
+        found = own.judge(asked, answers)
+        about = {
+            "stored": f"{asked.stored} pictures in one memory, which keeps {model.kept(asked.stored):,} numbers",
+            "damage": kind if level is None else f"{kind} {level:g}",
+            "recall": f"{method}, {self.steps} steps, {self.model}",
+            **({"ink": asked.ink} if binary else {}),
+            "sheet": str(self.out),
+        }
+        if answers.certified[0] is not None:
+            about["certified"] = "the answer is a stored picture, to the last pixel (in the sheet: a green frame)"
+        if self.json:
+            print(plain.dumps({**about, "pictures": found}, indent=1))
+        else:
+            pixels = asked.x[0].numel() if binary else None
+            print(f"{own.table(found, pixels).lines()}\n\n{lines(about)}")
+
+
+KINDS = {"evaluate": Evaluate, "report": Report, "recall": Recall, "inspect": Inspect, "info": Info, "data": Data}
 
 
 def parse(command: str, arguments: list[str]) -> Any:
@@ -491,7 +562,12 @@ def in_rows(x: Float[Tensor, "n c h w"], binary: bool, columns: int = 8) -> UInt
 
 def tiles(x: UInt8[Tensor, "rows columns c h w"], path: Path) -> None:
     """Write a PNG of images in rows and columns."""
+    with atomic_write(path) as file:
+        mosaic(x).save(file, "png")
+
+
+def mosaic(x: UInt8[Tensor, "rows columns c h w"]) -> Image.Image:
+    """Images in rows and columns as one picture."""
     rows, columns, channels, height, width = x.shape
     x = x.permute(0, 3, 1, 4, 2).reshape(rows * height, columns * width, channels)
-    with atomic_write(path) as file:
-        Image.fromarray(x.squeeze(-1).numpy()).save(file, "png")
+    return Image.fromarray(x.squeeze(-1).numpy())

@@ -1,12 +1,12 @@
 """Files that survive a crash: the cache folder, atomic writes, cached arrays and resumable downloads."""
 
 import contextlib
+import errno
 import http.client
 import math
 import os
 import re
 import secrets
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import filelock
 import numpy as np
+import platformdirs
 
 from .progress import bar
 from .streams import say
@@ -29,12 +31,11 @@ def cache_dir() -> Path:
     if chosen := os.environ.get("KANERVA_CACHE"):
         return Path(chosen).expanduser()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
-        return Path(xdg).expanduser() / "kanerva"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "kanerva"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "kanerva" / "Cache"
-    return Path.home() / ".cache" / "kanerva"
+        # earlier versions went by it on every system, and what they keep there is not to be fetched again
+        earlier = Path(xdg).expanduser() / "kanerva"
+        if earlier.is_dir():
+            return earlier
+    return platformdirs.user_cache_path("kanerva", appauthor=False)
 
 
 @contextlib.contextmanager
@@ -316,20 +317,21 @@ def path_name(url: str) -> str:
     return url.rsplit("/", 1)[-1]
 
 
+# What flock says on network folders that know no locks.
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+
+
 @contextlib.contextmanager
 def lock(path: Path, wait: bool = True) -> Iterator[None]:
-    """Let one process at a time through, where the system can; the others wait, or get a BlockingIOError."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
+    """Let one process at a time through, where the folder knows locks; others wait, or get a filelock.Timeout."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    held = filelock.FileLock(path, timeout=-1 if wait else 0)
+    try:
+        held.acquire()
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
             raise
-        except OSError:
-            pass  # some network folders know no locks
+    try:
         yield
+    finally:
+        held.release()

@@ -17,7 +17,7 @@ FIRST, EVERY = 2.0, 5.0
 
 
 class Progress:
-    """The progress of one piece of work, in lines: also while the work itself has nothing to report."""
+    """The progress of one piece of work: a bar on a terminal; else lines, also while it has nothing to report."""
 
     def __init__(self, description: str, total: int | None, done: int = 0, unit: str = "") -> None:
         self.description, self.total, self.done, self.unit = description, total, done, unit
@@ -25,26 +25,45 @@ class Progress:
         """What to say beside the amount."""
         self.began = time.monotonic()
         self.due = self.began + FIRST
+        self.bar: rich.Progress | None = None
         self.over = threading.Event()
-        self.thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> "Progress":
-        self.thread.start()
+        console = Console(file=cast(TextIO, ERRORS))
+        if console.is_terminal:
+            amount = rich.DownloadColumn() if self.unit == "bytes" else rich.MofNCompleteColumn()
+            text, left = rich.TextColumn("{task.description}", markup=False), rich.TimeRemainingColumn(compact=True)
+            columns = (rich.BarColumn(20), amount, text, rich.TimeElapsedColumn(), left)
+            self.bar = rich.Progress(*columns, console=console)
+            self.task = self.bar.add_task(self.description, total=self.total, completed=self.done)
+            self.bar.start()
+        else:
+            self.thread = threading.Thread(target=self._run, daemon=True)
+            self.thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.over.set()
-        self.thread.join()
+        if self.bar is not None:
+            self.bar.stop()
+        else:
+            self.over.set()
+            self.thread.join()
 
     def update(self, done: int, detail: str = "") -> None:
         self.done, self.detail = done, detail or self.detail
+        if self.bar is not None:
+            said = f"{self.description}  {self.detail}".rstrip()
+            self.bar.update(self.task, completed=done, description=said)
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self.due = time.monotonic() + EVERY
-        say(text)
+        if self.bar is not None:
+            self.bar.console.print(text, markup=False, highlight=False)
+        else:
+            self.due = time.monotonic() + EVERY
+            say(text)
 
     def line(self) -> str:
         """What there is to say now."""
@@ -59,55 +78,16 @@ class Progress:
                 self.say(self.line())
 
 
-class Bar(Progress):
-    """The same as a bar, on a terminal."""
-
-    def __init__(
-        self, console: Console, description: str, total: int | None, done: int = 0, unit: str = ""
-    ) -> None:
-        super().__init__(description, total, done, unit)
-        self.bar = rich.Progress(
-            rich.BarColumn(20),
-            rich.DownloadColumn() if unit == "bytes" else rich.MofNCompleteColumn(),
-            rich.TextColumn("{task.description}", markup=False),
-            rich.TimeElapsedColumn(),
-            rich.TimeRemainingColumn(compact=True),
-            console=console,
-        )
-        self.task = self.bar.add_task(description, total=total, completed=done)
-
-    def __enter__(self) -> "Bar":
-        self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bar.stop()
-
-    def update(self, done: int, detail: str = "") -> None:
-        super().update(done, detail)
-        self.bar.update(self.task, completed=done, description=f"{self.description}  {self.detail}".rstrip())
-
-    def say(self, text: str) -> None:
-        self.bar.console.print(text, markup=False, highlight=False)
-
-
 _shown: list[Progress] = []
 
 
 @contextlib.contextmanager
 def show(description: str, total: int | None, done: int = 0, unit: str = "") -> Iterator[Progress]:
     """Show the progress of the work in the block, unless it is part of other work whose progress is shown."""
+    work = Progress(description, total, done, unit)
     if _shown:
-        yield Progress(description, total, done, unit)
+        yield work
         return
-    console = Console(file=cast(TextIO, ERRORS))
-    work = (
-        Bar(console, description, total, done, unit)
-        if console.is_terminal
-        else Progress(description, total, done, unit)
-    )
     _shown.append(work)
     try:
         with work:

@@ -19,7 +19,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,31 @@ def load(
     return ClassImages.from_labels(
         pixels[chosen], labels[chosen], binary=threshold is not None, name=_shown(Path(path.name)), split=split
     )
+
+
+def pictures(paths: Sequence[str | os.PathLike[str]], shape: tuple[int, int, int]) -> tuple[list[str], Array]:
+    """Read image files, and those in folders, as uint8 (N, *shape), with their names; of one that moves, its start.
+
+    shape: (channels, height, width) to bring each to, cut to the middle if the proportions differ.
+    """
+    channels, height, width = shape
+    if channels not in (1, 3):
+        raise ValueError(f"shape: expected 1 (grey) or 3 (colour) channels, got {channels}")
+    found: list[Path] = []
+    for path in map(Path, paths):
+        path = path.expanduser()
+        inside = sorted(path / name for name in _find(path) if is_image(name)) if path.is_dir() else [path]
+        if not inside or not (path.is_dir() or path.is_file()):
+            came = "a folder with none" if path.is_dir() else "no such file"
+            raise FileNotFoundError(f"{path}: expected an image file, or a folder of them, got {came}")
+        if not is_image(inside[0]):
+            raise ValueError(f"{path}: expected an image file ({', '.join(SUFFIXES)}), got *{path.suffix}")
+        found += inside
+    if not found:
+        raise ValueError("images: expected at least one picture, got none")
+    _room(found[0], len(found), height, width, channels)
+    read = [_fit(next(_pictures(path, path))[0], (height, width), channels) for path in found]
+    return [_shown(Path(path.name)) for path in found], np.stack(read).transpose(0, 3, 1, 2)
 
 
 def _threshold(binary: float | bool | None, channels: int | None) -> float | None:

@@ -76,6 +76,14 @@ class Experiment:
         """The numbers to know of what `run` gave."""
         raise NotImplementedError
 
+    @staticmethod
+    def strips(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[int, int]]] | None:
+        """Images to begin a report with: packed ones, and for each strip its name and its row at each step.
+
+        They stand for the figure `pictures`. None: an experiment that has none.
+        """
+        return None
+
     def left_out(self, model: Model) -> str | None:
         """What a model of this kind cannot show, and why; None: nothing."""
         return None

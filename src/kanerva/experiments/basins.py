@@ -96,7 +96,7 @@ class Basins(Experiment):
         "nowhere, where the image goes blank."
     )
     FIGURES: ClassVar[dict[str, str]] = {
-        "recovery": "Where recall ends, against noise (left) and against the number of images in memory (right).",
+        "recovery": "Where recall ends, first against noise, then against the number of images in memory.",
         "energy": "The energy on the plane through the addresses of three stored images, and paths of recall as "
         "they are seen from above. It is a slice: paths leave the plane, by the distances in the titles.",
     }

@@ -25,6 +25,8 @@ from .tables import Share, Table
 
 HEADLINE = 0.15
 """The paper's corruption: a share of flips, or the standard deviation of noise [sec. 4]."""
+STEP = ", step "
+"""Ends the name of a row of pictures, before its step."""
 TOLD = ", told"
 """Ends the name of a recall that is told the noise."""
 
@@ -103,7 +105,7 @@ class Denoising(Experiment):
         "pictures": "Originals, damaged cues, and what recall makes of them.",
         "steps": "Errors, energy (where the model has one) and the share of right answers at every step, from the "
         "damage of the paper.",
-        "grid": "The last step, for more and less noise (above) and for other kinds of damage (below).",
+        "grid": "The last step, first for more and less noise, then for other kinds of damage.",
     }
     SMOKE: ClassVar[dict[str, Any]] = {
         "episodes": 2,
@@ -176,6 +178,17 @@ class Denoising(Experiment):
         if "psnr" not in cell["cue"]:  # binary images
             head, rows = head[1:], [[*row[:2], *row[3:]] for row in rows]
         return Table([f"from {cell['name']}", unit, *head], rows)
+
+    @staticmethod
+    def strips(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[int, int]]] | None:
+        """Stored images, cues, and what each way to recall makes of them, as far as steps are in the picture."""
+        rows: dict[str, dict[int, int]] = {}
+        for number, name in enumerate(result["pictures"]["rows"]):
+            strip, _, step = name.partition(STEP)
+            rows.setdefault({"original": "stored", "cue": f"cue, {result['headline']}"}.get(strip, strip), {})[
+                int(step or 0)
+            ] = number
+        return result["pictures"]["images"], rows
 
 
 def draw(subject: Subject, count: int, length: int, generator: torch.Generator) -> list[Episode]:
@@ -348,7 +361,7 @@ def pictures(
     for method, path in paths.items():
         for step in chosen(len(path.x)):
             rows.append(path.x[step - 1, :n])
-            names.append(f"{method}, step {step}")
+            names.append(f"{method}{STEP}{step}")
     return {"rows": names, "images": base.pack(torch.stack(rows))}
 
 

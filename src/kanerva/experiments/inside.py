@@ -86,14 +86,14 @@ class Inside(Experiment):
         "and must say so."
     )
     FIGURES: ClassVar[dict[str, str]] = {
-        "picture": "Images that were written into one memory (left), all that is kept of them (middle), and what "
-        "was found in it without any cue (right), in the order of the left; what was not found is left blank.",
+        "picture": "Images that were written into one memory, all that is kept of them, and what "
+        "was found in it without any cue, in the order of the first; what was not found is left blank.",
         "recognition": "Whether an image was written: wrong answers, and memories that cannot know, against the "
-        "number of images in memory (left); and how far codes are from the span of all that was written, from the "
-        "nearest to the farthest, with the median as a line (right). Below the dashed line is taken for written.",
+        "number of images in memory; and how far codes are from the span of all that was written, from the "
+        "nearest to the farthest, with the median as a line. Below the dashed line is taken for written.",
         "counts": "How often images were written, as the memory says before it is rounded, from the least to the "
-        "most (left); and wrong pixels when one image is forgotten: of the others, and of the one, beside a memory "
-        "that never had it (right).",
+        "most; and wrong pixels when one image is forgotten: of the others, and of the one, beside a memory "
+        "that never had it.",
         "contents": "What is found in a memory without a cue, and what it costs, against the number of images.",
         "recall": "Recall that looks into the memory, and recall that infers weights from each cue alone.",
     }

@@ -62,7 +62,7 @@ class Sampling(Experiment):
         "all of the memory. Fresh images of the same kind, which were not stored, say how far away new ones are."
     )
     FIGURES: ClassVar[dict[str, str]] = {
-        "pictures": "What was written (above), and samples at some steps of each way to recall (below).",
+        "pictures": "What was written, and then samples at some steps of each way to recall.",
         "steps": "The energy of samples (where the model has one), and their distance to the nearest stored image, "
         "at every step.",
         "novelty": "How far samples are from the nearest stored and the nearest training image, beside fresh "

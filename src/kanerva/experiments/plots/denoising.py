@@ -83,22 +83,23 @@ def grid(result: dict[str, Any]) -> Figure:
     """The last step against the level of noise, and for every other kind of damage."""
     figure = Figure(figsize=(9, 6.4), layout="constrained")
     upper, lower = figure.subplots(2, 2, height_ratios=(1.1, 1))
+    lower[1].sharey(lower[0])
     colours = methods(result)
     levels = [cell for cell in result["cells"] if cell["kind"] != "other"]
     others = [cell for cell in result["cells"] if cell["kind"] == "other"][::-1]
     for above, below, key in zip(upper, lower, ("wrong", "right"), strict=True):
         against_level(above, levels, key, colours)
         by_damage(below, others, key, colours)
-        above.set_xlabel("share of bits flipped" if result["binary"] else "standard deviation of noise")
+        above.set_xlabel("bits flipped, %" if result["binary"] else "standard deviation of noise")
         if result["binary"]:
-            above.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            above.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=""))
             above.set_xticks([cell["level"] for cell in levels])
         title = f"{unit(result)}, last step" if key == "wrong" else "nearest to the right stored image, last step"
         above.set_title(title)
         below.set_title(title)
     upper[1].yaxis.set_major_formatter(PercentFormatter(1))
     lower[1].xaxis.set_major_formatter(PercentFormatter(1))
-    lower[1].set_yticklabels([])
+    lower[1].tick_params(labelleft=False)
     legend(figure)
     return figure
 

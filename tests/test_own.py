@@ -1,0 +1,144 @@
+"""The command `kanerva recall`: one's own pictures are stored, damaged and recalled, and put on a sheet."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from kanerva import DKM
+from kanerva.cli import main
+from mirror import bits, mirror
+from trials import COLOUR, Toy, model
+
+pytestmark = pytest.mark.usefixtures("short_search")
+
+
+@pytest.fixture
+def look(monkeypatch: pytest.MonkeyPatch) -> DKM:
+    """The model of every name is `mirror`, whose codec no file can hold."""
+    m = mirror()
+    m.backend = "reference"  # which need not be compiled
+    monkeypatch.setattr("kanerva.commands.load", lambda _: m)
+    return m
+
+
+def draw(folder: Path, x: torch.Tensor, ink: int = 0) -> list[str]:
+    """Files of binary images, four times as large; dark ink on light paper, or the other way round."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"{i}.png" for i in range(len(x))]
+    for path, image in zip(paths, x.numpy()[:, 0], strict=True):
+        levels = np.where(image > 0, ink, 255 - ink).astype(np.uint8)
+        Image.fromarray(levels.repeat(4, 0).repeat(4, 1)).save(path)
+    return [str(path) for path in paths]
+
+
+def recalled(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, Any]:
+    main(["recall", "here", *map(str, arguments), "--device", "cpu", "--json"])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("ink", [0, 255])
+def test_stored_pictures_come_back(ink: int, look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = bits(5)
+    others = draw(tmp_path / "others", bits(6, seed=3)[5:], ink)
+    draw(tmp_path / "own", x, ink)
+    about = recalled(
+        capsys, tmp_path / "own", "--others", *others, "--level", 0.1, "--out", tmp_path / "a" / "s.png"
+    )
+    assert [one["picture"] for one in about["pictures"]] == ["0.png", "1.png", "2.png", "3.png", "4.png", "0.png"]
+    assert [one["stored"] for one in about["pictures"]] == 5 * [True] + [False]
+    for one in about["pictures"][:5]:
+        assert (one["recalled"], one["nearest"], one["certified"]) == (0, one["picture"], True)
+    assert sum(one["cue"] for one in about["pictures"]) > 5
+    assert about["pictures"][5]["recalled"] > 0
+    assert (about["damage"], about["ink"]) == ("flips 0.1", "dark" if ink == 0 else "light")
+    with Image.open(about["sheet"]) as image:
+        sheet = np.asarray(image)
+    assert sheet.shape == (3 * (3 * 5 + 2), 72 + 8 * (3 * 6 + 2), 3)
+    shown = 1 - sheet[:, 72:].reshape(3, 17, 8, 20, 3).transpose(0, 2, 1, 3, 4)[:, :, 2:-1:3, 2:-1:3, 0] / 255
+    assert np.array_equal(shown[0, :5], x[:, 0])
+    assert np.array_equal(shown[2, :5, 1:-1, 1:-1], x[:, 0, 1:-1, 1:-1])  # the frame hides the edge
+    assert not np.array_equal(shown[1, :5], x[:, 0])
+    assert [tuple(sheet[34, 72 + 20 * i]) == (0, 158, 115) for i in range(5)] == 5 * [True]
+
+
+def test_the_table_and_the_damage(look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = draw(tmp_path / "own", bits(3))
+    for damage, wanted in (("half", "damage         half\n"), ("none", "damage         none\n")):
+        main(["recall", "here", *paths, "--damage", damage, "--out", str(tmp_path / "s.png"), "--device", "cpu"])
+        text = capsys.readouterr().out
+        assert wanted in text
+        assert "3 pictures in one memory" in text
+        assert text.count("itself        yes") == 3
+    first = recalled(capsys, *paths, "--out", tmp_path / "s.png")
+    assert recalled(capsys, *paths, "--out", tmp_path / "s.png", "--seed", 1) != first
+    assert recalled(capsys, *paths, "--out", tmp_path / "s.png") == first
+
+
+def test_colour_and_a_model_that_certifies_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.new("RGB", (40, 30), (255, 0, 0)).save(tmp_path / "red.jpg", quality=100)
+    Image.new("L", (8, 8), 255).save(tmp_path / "white.png")
+    paths = [tmp_path / "red.jpg", tmp_path / "white.png"]
+    monkeypatch.setattr("kanerva.commands.load", lambda _: model(COLOUR))
+    about = recalled(capsys, *paths, "--out", tmp_path / "s.png", "--method", "least-squares", "--steps", 2)
+    assert about["damage"] == "noise 0.15"
+    assert about["recall"].startswith("least-squares, 2 steps")
+    assert all(0.1 < one["cue"] < 0.2 for one in about["pictures"])
+    assert "ink" not in about
+    with Image.open(about["sheet"]) as image:
+        shown = np.asarray(image)[10, [82, 82 + 26]]
+    assert shown[0].tolist() == pytest.approx([255, 0, 0], abs=3)
+    assert shown[1].min() > 250
+    main(["recall", "here", *map(str, paths), "--out", str(tmp_path / "s.png"), "--damage", "block"])
+    assert "root mean" in capsys.readouterr().out
+
+    monkeypatch.setattr("kanerva.commands.load", lambda _: Toy())
+    about = recalled(
+        capsys, tmp_path / "white.png", "--out", tmp_path / "s.png", "--damage", "half", "--ink", "dark"
+    )
+    assert about["pictures"][0]["certified"] is None
+    assert "certified" not in about
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere.png"], "nowhere.png: expected an image file, or a folder of them, got no such file"),
+        (["empty"], "empty: expected an image file, or a folder of them, got a folder with none"),
+        (["text.txt"], "text.txt: expected an image file (.png, .jpg"),
+        (["broken.png"], "broken.png: expected an image, but it cannot be read"),
+        (["0.png", "--damage", "half", "--level", "0.5"], "level: expected none with damage half, got 0.5"),
+        (["0.png", "--level", "1.5"], "share: expected a number from 0 to 1, got 1.5"),
+        (["0.png", "--method", "magic"], "method: expected one of descent, least-squares, stochastic, got 'magic'"),
+        (["0.png", "--binary", "0"], "binary: expected a share of ink above 0 and up to 1, got 0.0"),
+        (["0.png", "--steps", "0"], "steps: expected"),
+        (["0.png", "--out", "empty"], "empty: expected the name of a file, got a folder"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    arguments: list[str], message: str, look: DKM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw(tmp_path, bits(1))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.txt").write_text("no picture")
+    (tmp_path / "broken.png").write_text("no picture")
+    with pytest.raises(SystemExit) as end:
+        main(["recall", "here", *arguments])
+    assert message in str(end.value.code)
+    assert not (tmp_path / "recall.png").exists()
+
+
+def test_flips_are_for_binary_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kanerva.commands.load", lambda _: model(COLOUR))
+    (path,) = draw(tmp_path, bits(1))
+    with pytest.raises(SystemExit) as end:
+        main(["recall", "here", path, "--damage", "flips", "--out", str(tmp_path / "s.png")])
+    assert "damage: expected noise, block, half or none for a model of grey or colour" in str(end.value.code)
