@@ -174,7 +174,8 @@ class Score(NamedTuple):
 SCORES = {
     "nats": (
         "score",
-        "What it takes to say an image, given the memory: the sum of the two below. Lower is better.",
+        "What it takes to say a stored image, given the memory: the sum of the two below. Lower is better. What "
+        "the memory knows of the image is not counted, so this measures storage.",
     ),
     "reconstruction": ("reconstruction", "−ln p(x | w, M): the error of what is read from memory and decoded."),
     "kl_weights": (
@@ -185,6 +186,12 @@ SCORES = {
         "KL(M) / T",
         "What it takes to say what the memory holds; not part of the score, as in the paper.",
     ),
+    "bound": ("−L_T / T", "The score with KL(M) / T: what training descends. A score can be bought with KL(M)."),
+    "new": (
+        "new images of written classes",
+        "What images cost that were not written, given a memory of others of their classes: a true bound.",
+    ),
+    "blank": ("blank memory", "What images cost if nothing was written: a true bound."),
     "autoencoder": ("autoencoder alone", "The error without the memory, coded and decoded: the best it could be."),
     "mean_image": ("mean image", "The score of the dullest model, which predicts the mean of the training images."),
     "bits_per_dimension": ("in bits", "The score in bits for each pixel and channel."),
@@ -197,7 +204,9 @@ def score(material: Material) -> Score | None:
     first, *others = material.scores
     rows = []
     for name, (label, text) in SCORES.items():
-        if is_number(value := first.get(name)):
+        if isinstance(value := first.get(name), dict):
+            rows.append([label, plus_minus(at(value, "mean"), at(value, "stderr")), text])
+        elif is_number(value):
             both = plus_minus(value, first["nats_stderr"]) if name == "nats" else f"{value:,.2f}".replace("-", "−")
             rows.append([label.format(latent=latent(material)), both, text])
     for name, value in part(first, "extra").items():
