@@ -6,5 +6,6 @@ descent      BFGS steps and a search for many small vectors at once
 search       the weights of the stored image that explains a cue best
 frame        looking into a memory: what it contains, forgetting, its contents
 methods      descent, least-squares and stochastic, each with its options; recall, sample, energy
+watch        being told what a search looks at and finds
 chains       how well Markov chains mix
 """
