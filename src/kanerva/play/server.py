@@ -65,6 +65,8 @@ class Playable:
     """A model to play with, and the unseen images at hand that fit it."""
 
     name: str
+    place: str
+    """Where it was loaded from."""
     model: DKM
     sets: dict[str, ClassImages]
 
@@ -73,12 +75,13 @@ class Playable:
         config = self.model.config
         return {
             "name": self.name,
+            "place": self.place,
             "image": list(config.image),
             "binary": config.binary,
             "rows": config.rows,
             "code": config.code,
             "damages": panels.damages(self.model),
-            "sets": {name: {"classes": images.num_classes} for name, images in self.sets.items()},
+            "sets": {name: {"classes": images.num_classes, "place": images.name} for name, images in self.sets.items()},
         }
 
 
@@ -135,8 +138,11 @@ class Playground:
         return FileResponse(PAGE / name, media_type=kind)
 
     async def begin(self, request: Request) -> Response:
-        """A new session, and what there is to play with."""
-        session = self.sessions.new(self.first.name, self.first.model)
+        """The session that the page has, or a new one, and what there is to play with."""
+        try:
+            session = self.sessions.find(request.headers.get("x-session"))
+        except Gone:
+            session = self.sessions.new(self.first.name, self.first.model)
         return JSONResponse(
             {
                 "session": session.id,
@@ -288,7 +294,7 @@ def gather(places: Sequence[str]) -> list[Playable]:
             for name in dict.fromkeys([*own, *sets])
             if name in sets and (sets[name].shape, sets[name].binary) == (model.config.image, model.config.binary)
         }
-        made.append(Playable(subject.name(source.place), model.requires_grad_(False), fitting))
+        made.append(Playable(subject.name(source.place), source.place, model.requires_grad_(False), fitting))
     return made
 
 
