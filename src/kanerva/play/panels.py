@@ -16,7 +16,6 @@ from ..data import ClassImages, corruption
 from ..experiments.basins import MARGIN, landscape, through
 from ..memory import MemoryState
 from ..models import DKM
-from ..recall.frame import Contents
 from ..recall.reader import Reader
 from ..recall.trajectory import Snapshot
 from .pictures import pack, unpack, unpack_mask
@@ -306,7 +305,11 @@ def dream(session: Session, body: Body, job: Job) -> dict[str, Any]:
 
 
 def family(sets: dict[str, ClassImages]) -> Work:
-    """New images of one class, from a few examples in a memory of their own."""
+    """New images of one class, from a few examples in a memory of their own.
+
+    A memory of four images in 32 rows reads next to nothing from most weights. So the examples are written with small
+    random changes, as in training, until there are as many as rows.
+    """
 
     def work(session: Session, body: Body, job: Job) -> dict[str, Any]:
         images, random = sets[one_of(body, "set", sets)], generator(body)
@@ -317,7 +320,10 @@ def family(sets: dict[str, ClassImages]) -> Work:
         x = images.images(few).to(session.model.like)
         label = images.labels[number] if images.labels else str(number)
         job.emit(event="examples", images=[pack(one, images.binary) for one in x], label=label, number=number)
-        return {**draw(session.model, session.model.write(x), body, job), "number": number, "label": label}
+        rows = session.model.config.rows
+        full = x.repeat(-(-rows // len(x)), 1, 1, 1)[:rows]
+        full = torch.cat([x, data.augment(full[len(x) :], images.binary, random)])
+        return {**draw(session.model, session.model.write(full), body, job), "number": number, "label": label}
 
     return work
 

@@ -65,7 +65,7 @@ function does(id, work) {
     } catch (error) {
       if (error.name !== "AbortError") say(error.message, true);
     }
-    button.disabled = false;
+    button.disabled = id === "write" && !app.tray.length;
     delete document.body.dataset.busy;
     write_code();
   });
@@ -268,19 +268,25 @@ class Film {
   }
 }
 
+// A curve of energies. Where the first is far above the rest, it would flatten them: it is cut off at the top.
 function chart(svg, values, at, label = "energy (nats)") {
   const width = svg.clientWidth || 300, height = svg.clientHeight || 150;
-  const low = Math.min(...values), high = Math.max(...values), span = high - low || 1;
-  const x = (i) => 34 + ((width - 44) * i) / Math.max(1, values.length - 1);
-  const y = (v) => height - 22 - ((height - 40) * (v - low)) / span;
-  const line = values.map((v, i) => `${i ? "L" : "M"}${x(i).toFixed(1)} ${y(v).toFixed(1)}`).join("");
+  const rest = values.length > 1 ? values.slice(1) : values;
+  const cut = values.length > 2 && values[0] - Math.min(...rest) > 3 * (Math.max(...rest) - Math.min(...rest) || 1);
+  const low = Math.min(...(cut ? rest : values)), span = Math.max(...(cut ? rest : values)) - low || 1;
+  const high = cut ? low + 1.6 * span : low + span;
+  const x = (i) => 38 + ((width - 48) * i) / Math.max(1, values.length - 1);
+  const y = (v) => height - 22 - ((height - 42) * (Math.min(v, high) - low)) / (high - low);
+  const line = (from, some) => some.map((v, i) => `${i ? "L" : "M"}${x(i + from).toFixed(1)} ${y(v).toFixed(1)}`).join("");
   const dots = values.length > 45 ? "" : values.map((v, i) => `<circle class="dot" cx="${x(i)}" cy="${y(v)}" r="2.5"/>`).join("");
+  const curve = cut ? `<path class="over" d="${line(0, values.slice(0, 2))}"/><path class="curve" d="${line(1, rest)}"/>` : `<path class="curve" d="${line(0, values)}"/>`;
+  const top = cut ? values[0] : low + span;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.innerHTML = `<path class="axis" d="M34 12V${height - 20}H${width - 8}"/><path class="curve" d="${line}"/>${dots}
+  svg.innerHTML = `<path class="axis" d="M38 14V${height - 20}H${width - 8}"/>${curve}${dots}
     <circle class="now" cx="${x(at)}" cy="${y(values[at])}" r="4.5"/>
-    <text x="30" y="${y(high) + 4}" text-anchor="end">${high.toFixed(0)}</text>
-    ${high > low ? `<text x="30" y="${y(low) + 4}" text-anchor="end">${low.toFixed(0)}</text>` : ""}
-    <text x="40" y="11">${label}</text><text x="${width - 8}" y="${height - 5}" text-anchor="end">step</text>`;
+    <text x="33" y="${y(high) + 4}" text-anchor="end">${top.toFixed(0)}</text>
+    ${values.length > 1 ? `<text x="33" y="${y(low) + 4}" text-anchor="end">${low.toFixed(0)}</text>` : ""}
+    <text x="46" y="11">${label}</text><text x="${width - 8}" y="${height - 5}" text-anchor="end">step</text>`;
 }
 
 // ---- what the memory holds
@@ -464,7 +470,10 @@ class Column {
     const exact = near < (app.model.binary ? 1 : 0.01);
     const canvas = document.createElement("canvas");
     paint(canvas, from64(app.stored[frame.nearest]));
-    rows.push([at === last && this.end ? "Fell into" : "Nearest", canvas, `${frame.nearest + 1}${exact ? ", exactly" : app.model.binary ? `, ${near.toFixed(0)} off` : ""}`]);
+    const pixels = from64(frame.image), empty = pixels.every((v) => v === pixels[0]);
+    const off = exact ? ", exactly" : app.model.binary ? `, ${near.toFixed(0)} pixels off` : "";
+    if (empty) rows.push([at === last && this.end ? "Fell into" : "Nearest", "nothing: a blank page"]);
+    else rows.push([at === last && this.end ? "Fell into" : "Nearest", canvas, `number ${frame.nearest + 1}${off}`]);
     if (at === last && this.end) rows.push(["Certified", this.badge(), ""]);
     this.root.querySelector(".facts").replaceChildren(
       ...rows.map(([name, ...values]) => {
@@ -517,7 +526,7 @@ function recall() {
 
 function damage_kind(kind) {
   const about = {
-    flips: ["The share of bits that are flipped.", 0.5, 0.15],
+    flips: ["The share of bits that are flipped.", 0.5, 0.1],
     "salt and pepper": ["The share of pixels that become black or white by the toss of a coin.", 1, 0.3],
     noise: ["The standard deviation of Gaussian noise, on pixels from −1 to 1.", 1, 0.3],
     block: ["The share of the picture that one erased rectangle covers.", 1, 0.3],
@@ -578,9 +587,9 @@ function inside() {
 // ---- dream
 
 const DREAMS = {
-  dream: ["From the memory", "Samples like what is stored, refined step by step (generation, section 3.5)."],
-  family: ["New ones of a class", "A few examples of an unseen class are enough to draw more of it (one-shot generation)."],
-  chain: ["A chain", "From a stored picture, weights and pixels are drawn in turn: a walk through what the memory knows (Markov chain)."],
+  dream: ["Memory", "Samples like what is stored, refined step by step (generation, section 3.5)."],
+  family: ["A class", "A few examples of an unseen class are enough to draw more of it (one-shot generation)."],
+  chain: ["Chain", "From a stored picture, weights and pixels are drawn in turn: a walk through what the memory knows (Markov chain)."],
 };
 
 function dream() {
@@ -614,6 +623,8 @@ function dream() {
     $("film").hidden = kind !== "chain";
     $("dream-title").hidden = kind === "chain";
     $("dream-said").textContent = "";
+    $("dream-hint").hidden = kind !== "dream" || 2 * app.stored.length >= app.model.rows;
+    $("dream-hint").textContent = `${app.stored.length} pictures in ${app.model.rows} rows: most draws read next to nothing. Store more, for richer dreams.`;
     const body =
       kind === "chain"
         ? { index: app.chosen, steps: +$("chain-steps").value, temperature: +$("chain-temperature").value }
@@ -782,10 +793,11 @@ function write_code() {
     const key = $("dream-method").value;
     return `drawn = model.sample(${state}, n=${$("dream-n").value}, steps=${$("dream-steps").value}, method=${python(key === "cue" ? "descent" : key)})\nprint(drawn.last.shape, drawn.energy[-1])`;
   };
-  const few = `first, count = int(images.start[${app.family ?? 0}]), int(images.count[${app.family ?? 0}])\nfew = images.images(first + torch.randperm(count)[:${$("examples").value}])\n`;
+  const rows = app.model.rows, k = +$("examples").value;
+  const few = `first, count = int(images.start[${app.family ?? 0}]), int(images.count[${app.family ?? 0}])\nfew = images.images(first + torch.randperm(count)[:${k}])\nmore = kanerva.data.augment(few.repeat(${Math.ceil(rows / k)}, 1, 1, 1)[${k}:${rows}], images.binary)\nstate = model.write(torch.cat([few, more])).detach()\n`;
   $("code-dream").textContent = {
     dream: `${written}${sample("state")}`,
-    family: `${head}${load($("family-set").value)}${few}${sample("model.write(few)")}`,
+    family: `${head}${load($("family-set").value)}${few}${sample("state")}`,
     chain: `${written}chain = model.recall(state, x[${i}:${i + 1}], steps=${$("chain-steps").value}, method="stochastic", temperature=${(+$("chain-temperature").value).toFixed(1)})\nprint(chain.energy[:, 0])`,
   }[$("dreams").value];
   const damage = app.model.binary ? "flips" : "noise";
@@ -852,7 +864,7 @@ async function main() {
   });
   for (const id of ["method-0", "method-1", "dream-method", "map-method"]) {
     const names = Object.entries(METHODS).filter(([key]) => id !== "dream-method" || key !== "cue");
-    options($(id), Object.fromEntries(names.map(([key, [text]]) => [key, text])), id === "method-1" ? "descent" : "least-squares");
+    options($(id), Object.fromEntries(names.map(([key, [text]]) => [key, text])), { "method-0": "least-squares", "map-method": "cue" }[id] ?? "descent");
   }
   Object.assign(pads, { draw: new Pad("draw"), ask: new Pad("ask", { changed: () => ($("contains-said").textContent = "") }) });
   pads.cue = new Pad("cue", {
