@@ -138,8 +138,9 @@ class Browser:
         self.idle()
 
     def log(self) -> list[str]:
-        """What the console has said since it was asked last: errors of the page, and of what it may not load."""
-        return [entry["message"] for entry in self.ask("POST", "/se/log", {"type": "browser"})]
+        """The errors since it was asked last: of the page, and of what it may not or cannot load."""
+        entries = self.ask("POST", "/se/log", {"type": "browser"})
+        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
 
     def picture(self, selector: str | None = None) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """A screenshot, of the window or of one element: (height, width, 3)."""

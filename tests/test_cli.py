@@ -54,7 +54,9 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "--help")
-    assert all(word in text for word in ("train", "evaluate", "experiment", "report", "inspect", "info", "data"))
+    assert all(
+        word in text for word in ("train", "evaluate", "experiment", "report", "inspect", "play", "info", "data")
+    )
     assert said(capsys) == text
     assert kanerva.__version__ in said(capsys, "--version")
     for name, kind in {"train": Train, "experiment": Experiment, **KINDS}.items():
@@ -70,6 +72,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         ["evaluate"],
         ["report"],
         ["inspect"],
+        ["play"],
         ["info"],
         ["data"],
     ],
@@ -103,7 +106,7 @@ def test_every_field_has_its_help(kind: type) -> None:
     [
         (
             ["trian"],
-            "command: expected one of train, evaluate, experiment, report, inspect, info, data, got 'trian'; "
+            "command: expected one of train, evaluate, experiment, report, inspect, play, info, data, got 'trian'; "
             "did you mean 'train'?",
         ),
         (

@@ -357,9 +357,9 @@ def from_bytes(
     Refused before anything is decoded: a kind of file that browsers do not show, more than so many `pixels`, or
     more than so many `frames`.
     """
-    with _reading(where):
-        with Image.open(io.BytesIO(data), formats=WEB) as image:
-            wide, tall, count = *image.size, getattr(image, "n_frames", 1) if image.format in MOVING else 1
+    with _reading(where), Image.open(io.BytesIO(data), formats=WEB) as image:
+        wide, tall = image.size
+        count = getattr(image, "n_frames", 1) if image.format in MOVING else 1
     if wide * tall > pixels:
         raise ValueError(f"{where}: expected at most {pixels:,} pixels, got {wide:,} × {tall:,}")
     if count > frames:

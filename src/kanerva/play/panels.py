@@ -210,23 +210,29 @@ def recall(session: Session, body: Body, job: Job) -> dict[str, Any]:
     if not isinstance(names, list) or not 1 <= len(names) <= 2:
         raise ValueError("methods: expected one or two")
     steps, cue = whole(body, "steps", 1, STEPS, 15), unpack(body.get("image"), session.model)
-    model, ends = session.model, []
-    start = float(model.energy_at(session.state, cue[None])[0])
-    for column, name in enumerate(names):
-        method, options = way(session, body, name)
-        job.emit(event="step", column=column, step=0, **step(session, cue, torch.tensor(start)))
-        job.tags, job.found = {"column": column}, lambda x, c=column: job.emit(event="inside", column=c)  # type: ignore[misc]
-        before = time.perf_counter()
+    return {"columns": [fall(session, body, job, column, name, cue, steps) for column, name in enumerate(names)]}
 
-        def callback(number: int, at: Snapshot, column: int = column) -> None:
-            job.emit(event="step", column=column, step=number + 1, **step(session, at.x[0], at.energy[0]))
 
-        found = model.recall(session.state, cue[None], steps, method, callback=callback, **options)
-        ms = 1000 * (time.perf_counter() - before)
-        certified = None if found.certified is None else bool(found.certified[0])
-        ends.append({"certified": certified, "ms": ms, "contents": "contents" in options})
-        job.emit(event="end", column=column, **ends[-1])
-    return {"columns": ends}
+def fall(
+    session: Session, body: Body, job: Job, column: int, name: str, cue: Float[Tensor, "c h w"], steps: int
+) -> dict[str, Any]:
+    """Recall a cue by one method, in a column of the page; step 0 is the cue itself."""
+    method, options = way(session, body, name)
+    model, x = session.model, cue[None]
+
+    def emit(number: int, x: Float[Tensor, "1 c h w"], energy: Float[Tensor, "1"]) -> None:
+        job.emit(event="step", column=column, step=number, **step(session, x[0], energy[0]))
+
+    job.tags, job.found = {"column": column}, lambda _: job.emit(event="inside", column=column)
+    emit(0, x, model.energy_at(session.state, x))
+    start = time.perf_counter()
+    found = model.recall(
+        session.state, x, steps, method, callback=lambda n, at: emit(n + 1, at.x, at.energy), **options
+    )
+    certified = None if found.certified is None else bool(found.certified[0])
+    end = {"certified": certified, "ms": 1000 * (time.perf_counter() - start), "contents": "contents" in options}
+    job.emit(event="end", column=column, **end)
+    return end
 
 
 # Look inside
@@ -281,9 +287,7 @@ def match(x: Float[Tensor, "c h w"], stored: Float[Tensor, "T c h w"], binary: b
 # Dream
 
 
-def draw(
-    model: DKM, state: MemoryState, body: Body, job: Job, most: int = SAMPLES
-) -> dict[str, Any]:
+def draw(model: DKM, state: MemoryState, body: Body, job: Job, most: int = SAMPLES) -> dict[str, Any]:
     """Samples of a memory, refined step by step."""
     n, steps = whole(body, "n", 1, most, 8), whole(body, "steps", 1, STEPS, 15)
     method = WAYS[one_of(body, "method", WAYS)].method
@@ -307,8 +311,8 @@ def dream(session: Session, body: Body, job: Job) -> dict[str, Any]:
 def family(sets: dict[str, ClassImages]) -> Work:
     """New images of one class, from a few examples in a memory of their own.
 
-    A memory of four images in 32 rows reads next to nothing from most weights. So the examples are written with small
-    random changes, as in training, until there are as many as rows.
+    A memory of four images in 32 rows reads next to nothing from most weights. So the examples are written again
+    with small random changes, as in training, until there are as many as rows.
     """
 
     def work(session: Session, body: Body, job: Job) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import base64
 import binascii
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -48,14 +47,14 @@ def _bytes(text: Any, shape: tuple[int, int, int], name: str) -> Tensor:
 
 
 def upload(data: bytes, where: str, model: DKM, frames: int) -> list[Float[Tensor, "c h w"]]:
-    """The pictures of a file in a model's size; for a binary model, ink is what the larger part of a picture is not.
+    """The pictures of a file in a model's size.
 
-    Paper is the brighter half of a photo of a drawing: then black becomes ink.
+    For a binary model, ink is the lesser part: dark on a bright page, or bright on a dark one.
     """
     channels, height, width = model.config.image
     made = []
     for levels in images.from_bytes(data, where, (height, width), channels, PIXELS, frames):
-        x = torch.from_numpy(np.ascontiguousarray(levels.transpose(2, 0, 1))).to(model.like)
+        x = torch.tensor(levels.transpose(2, 0, 1).copy()).to(model.like)
         if model.config.binary:
             light = x / 255
             x = ((1 - light if float(light.mean()) > 0.5 else light) >= INK).to(x)

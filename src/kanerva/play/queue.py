@@ -79,7 +79,7 @@ class Line:
         self.tasks: set[asyncio.Task[None]] = set()
 
     def ask(self, work: Work, session: Session, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """What a job reports, as it reports it; the last event is "done" or "error". Refuses where the line is full."""
+        """What a job reports, as it reports it, up to "done" or "error"; an error where the line is full."""
         if self.jobs >= WAITING:
             raise Busy("too many visitors are waiting; try again in a moment")
         if session.jobs >= OWN:

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 import webbrowser
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..data import ClassImages, mazes, omniglot
 from ..models import DKM
 from . import panels
 from .panels import Body
-from .pictures import PIXELS, UPLOAD, pack, upload
+from .pictures import UPLOAD, pack, upload
 from .queue import Busy, Job, Line, Work
 from .session import LENGTH, Gone, Session, Sessions
 
@@ -81,7 +81,9 @@ class Playable:
             "rows": config.rows,
             "code": config.code,
             "damages": panels.damages(self.model),
-            "sets": {name: {"classes": images.num_classes, "place": images.name} for name, images in self.sets.items()},
+            "sets": {
+                name: {"classes": images.num_classes, "place": images.name} for name, images in self.sets.items()
+            },
         }
 
 
@@ -181,17 +183,13 @@ class Playground:
             Route("/api/upload", self.upload, methods=["POST"]),
             Route("/api/{name}", self.job, methods=["POST"]),
         ]
-        handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
-            Refused: lambda _, error: said(error.status, error),
-            Gone: lambda _, error: said(410, error),
-            Busy: lambda _, error: said(503, error),
-            ClientDisconnect: lambda _, error: said(400, error),
-        }
+        handlers: dict[Any, Any] = dict.fromkeys((Refused, Gone, Busy, ClientDisconnect), said)
         return guarded(Starlette(routes=routes, exception_handlers=handlers), hosts)
 
 
-async def said(status: int, error: Exception) -> Response:
+async def said(request: Request, error: Exception) -> Response:
     """An error as the page shows it."""
+    status = error.status if isinstance(error, Refused) else {Gone: 410, Busy: 503}.get(type(error), 400)
     return JSONResponse({"error": str(error)}, status)
 
 
@@ -310,7 +308,7 @@ def at_hand(name: str, image: tuple[int, int, int]) -> bool:
 
 
 def warm_up(playable: Sequence[Playable]) -> None:
-    """Write and recall once, so that the first visitor does not wait for what is compiled or loaded on first use."""
+    """Write and recall once: what is compiled or loaded on first use is not the first visitor's to wait for."""
     with torch.no_grad():
         for one in playable:
             x = one.model.like.new_zeros(1, *one.model.config.image)
@@ -361,20 +359,20 @@ def prepared(playground: Playground, host: str) -> uvicorn.Server:
 
 def serve(places: Sequence[str], host: str, port: int, browser: bool, say: Callable[[str], None]) -> None:
     """Serve the page until Ctrl-C."""
-    listener = bind(host, port)
-    torch.set_num_threads(1)  # two jobs at a time have a core each
-    say("loading the models")
-    playable = gather(places)
-    warm_up(playable)
-    server = prepared(Playground(playable), host)
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{listener.getsockname()[1]}/"
-    say(f"{url}  (Ctrl-C ends it)")
-    if not loopback(host):
-        say("everyone who can reach this machine can use it")
-    if browser:
-        threading.Thread(target=open_page, args=(server, url), daemon=True).start()
-    server.run(sockets=[listener])
+    with bind(host, port) as listener:
+        torch.set_num_threads(1)  # two jobs at a time have a core each
+        say("loading the models")
+        playable = gather(places)
+        warm_up(playable)
+        server = prepared(Playground(playable), host)
+        shown = f"[{host}]" if ":" in host else host
+        url = f"http://{shown}:{listener.getsockname()[1]}/"
+        say(f"{url}  (Ctrl-C ends it)")
+        if not loopback(host):
+            say("everyone who can reach this machine can use it")
+        if browser:
+            threading.Thread(target=open_page, args=(server, url), daemon=True).start()
+        server.run(sockets=[listener])
 
 
 def open_page(server: uvicorn.Server, url: str) -> None:

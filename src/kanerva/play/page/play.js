@@ -45,7 +45,8 @@ async function stream(name, body, on, signal) {
   }
 }
 
-const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+// "the memory is blank" begins a sentence; "photo.png: …" begins with a name
+const capital = (text) => (/^\S+\.\w+:/.test(text) ? text : text.charAt(0).toUpperCase() + text.slice(1));
 
 function say(text, error = false) {
   $("message").textContent = text;
@@ -69,6 +70,11 @@ function does(id, work) {
     delete document.body.dataset.busy;
     write_code();
   });
+}
+
+// On a phone, results are below what was pressed.
+function reveal(panel) {
+  if (innerWidth <= 860) $(panel).querySelector(".result").scrollIntoView({ behavior: "smooth" });
 }
 
 // A job that can be stopped: by its button, or by starting it again.
@@ -116,7 +122,7 @@ function paint(canvas, pixels, { truth = null, mask = null } = {}) {
     if (app.model.binary) {
       const ground = mask && !mask[i] ? theme.lost : theme["glyph-paper"];
       colour = mix(ground, theme.glyph, pixels[i] / 255);
-      if (truth && (truth[i] >= 128) !== (pixels[i] >= 128)) colour = mix(ground, theme.wrong, pixels[i] >= 128 ? 1 : 0.35);
+      if (truth && (truth[i] >= 128) !== (pixels[i] >= 128)) colour = mix(ground, theme.wrong, pixels[i] >= 128 ? 1 : 0.45);
     } else {
       colour = [0, 1, 2].map((c) => pixels[(channels === 1 ? 0 : c) * size + i]);
       if (mask && !mask[i]) colour = mix(colour, theme.lost, 0.75);
@@ -422,6 +428,12 @@ const METHODS = {
   stochastic: ["Stochastic", "Draws weights and pixels in turn: a Markov chain around stored patterns."],
 };
 
+const REFINED = {
+  descent: ["Descent", "Lowers the energy from the weights that were drawn; it never rises."],
+  "least-squares": ["Least squares", "Encode, solve for the weights, decode, again (the paper's); few pictures end as blanks."],
+  stochastic: ["Stochastic", "Draws weights and pixels in turn (Markov chain)."],
+};
+
 function cue_is(index) {
   app.origin = index;
   pads.cue.set(index === null ? blank() : from64(app.stored[index]));
@@ -471,9 +483,9 @@ class Column {
     const canvas = document.createElement("canvas");
     paint(canvas, from64(app.stored[frame.nearest]));
     const pixels = from64(frame.image), empty = pixels.every((v) => v === pixels[0]);
-    const off = exact ? ", exactly" : app.model.binary ? `, ${near.toFixed(0)} pixels off` : "";
+    const off = exact ? ", exactly" : app.model.binary ? `, ${near.toFixed(0)} off` : "";
     if (empty) rows.push([at === last && this.end ? "Fell into" : "Nearest", "nothing: a blank page"]);
-    else rows.push([at === last && this.end ? "Fell into" : "Nearest", canvas, `number ${frame.nearest + 1}${off}`]);
+    else rows.push([at === last && this.end ? "Fell into" : "Nearest", canvas, `#${frame.nearest + 1}${off}`]);
     if (at === last && this.end) rows.push(["Certified", this.badge(), ""]);
     this.root.querySelector(".facts").replaceChildren(
       ...rows.map(([name, ...values]) => {
@@ -616,6 +628,7 @@ function dream() {
   });
   does("dream-run", async () => {
     const kind = $("dreams").value;
+    reveal("dream");
     film.clear();
     $("samples").replaceChildren();
     $("examples-box").hidden = true;
@@ -688,11 +701,11 @@ function map() {
     paint($("map-picture"), from64(step.image));
     $("map-said").textContent = `${number ? `Step ${number}` : "The cue"}: energy ${step.energy.toFixed(1)} nats, ${step.outside.toFixed(1)} away from the plane. Nearest to stored picture ${step.nearest + 1}.`;
   };
-  const redraw = draw;
   does("map-run", async () => {
     if (app.three.length !== 3) throw new Problem("Choose three stored pictures above first.");
+    reveal("map");
     film.clear();
-    Object.assign(canvas.dataset, { state: "running" });
+    canvas.dataset.state = "running";
     frame = spot = null;
     rows = [];
     at = -1;
@@ -704,7 +717,7 @@ function map() {
       if (event.event === "row") rows[event.row] = event.energy;
       if (event.event === "path") film.add(event);
       if (event.event === "looking") paint($("map-picture"), from64(event.image));
-      else redraw();
+      else draw();
     });
     await film.end();
     canvas.dataset.state = "done";
@@ -791,7 +804,7 @@ function write_code() {
   $("code-inside").textContent = `${written}print(model.contains(state, x[${i}:${i + 1}]))  # how often it was written\nless = model.forget(state, x[${i}:${i + 1}])\nfound = model.contents(state)  # everything, without a cue\nprint(len(found.x), found.cost)`;
   const sample = (state) => {
     const key = $("dream-method").value;
-    return `drawn = model.sample(${state}, n=${$("dream-n").value}, steps=${$("dream-steps").value}, method=${python(key === "cue" ? "descent" : key)})\nprint(drawn.last.shape, drawn.energy[-1])`;
+    return `drawn = model.sample(${state}, n=${$("dream-n").value}, steps=${$("dream-steps").value}, method=${python(key)})\nprint(drawn.last.shape, drawn.energy[-1])`;
   };
   const rows = app.model.rows, k = +$("examples").value;
   const few = `first, count = int(images.start[${app.family ?? 0}]), int(images.count[${app.family ?? 0}])\nfew = images.images(first + torch.randperm(count)[:${k}])\nmore = kanerva.data.augment(few.repeat(${Math.ceil(rows / k)}, 1, 1, 1)[${k}:${rows}], images.binary)\nstate = model.write(torch.cat([few, more])).detach()\n`;
@@ -818,7 +831,7 @@ function outputs() {
   $("temperature-box").hidden = !stochastic;
   all("select.method").forEach((select) => {
     const small = select.parentElement.querySelector("small");
-    if (METHODS[select.value]) small.textContent = METHODS[select.value][1];
+    small.textContent = (select.id === "dream-method" ? REFINED : METHODS)[select.value][1];
   });
   write_code();
 }
@@ -863,7 +876,7 @@ async function main() {
     all("canvas").forEach((canvas) => canvas.pixels && paint(canvas, canvas.pixels.pixels, canvas.pixels));
   });
   for (const id of ["method-0", "method-1", "dream-method", "map-method"]) {
-    const names = Object.entries(METHODS).filter(([key]) => id !== "dream-method" || key !== "cue");
+    const names = Object.entries(id === "dream-method" ? REFINED : METHODS);
     options($(id), Object.fromEntries(names.map(([key, [text]]) => [key, text])), { "method-0": "least-squares", "map-method": "cue" }[id] ?? "descent");
   }
   Object.assign(pads, { draw: new Pad("draw"), ask: new Pad("ask", { changed: () => ($("contains-said").textContent = "") }) });
