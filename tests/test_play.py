@@ -420,7 +420,7 @@ def test_a_full_line_is_said_and_memory_stays(
     assert "still being worked on" in visitor.refusal("show")
     monkeypatch.undo()
     assert len(visitor.ask("show")["stored"]) == 1
-    assert place.playground.long.jobs == place.playground.short.jobs == 0
+    assert place.playground.searches.jobs == place.playground.short.jobs == 0
 
 
 def test_who_leaves_stops_the_job(place: SimpleNamespace, visitor: Visitor) -> None:
@@ -433,7 +433,7 @@ def test_who_leaves_stops_the_job(place: SimpleNamespace, visitor: Visitor) -> N
     answer.close()
     connection.close()
     until = time.monotonic() + 20
-    while place.playground.long.jobs:
+    while place.playground.searches.jobs:
         assert time.monotonic() < until
         time.sleep(0.02)
     assert len(visitor.ask("show")["stored"]) == 30
@@ -443,6 +443,17 @@ def test_a_job_that_takes_too_long_is_stopped(visitor: Visitor, monkeypatch: pyt
     visitor.write(20)
     monkeypatch.setattr(queue, "SECONDS", 0.2)
     assert "stopped after 0 s" in visitor.refusal("contents")
+
+
+def test_who_has_to_wait_is_told(place: SimpleNamespace, visitor: Visitor) -> None:
+    image = visitor.write(3)[0]
+    place.playground.steps.jobs += 1
+    try:
+        _, events = visitor.send("recall", image=image, methods=["least-squares"], steps=2)
+    finally:
+        place.playground.steps.jobs -= 1
+    assert events[0] == {"event": "waiting", "ahead": 1}
+    assert events[-1]["event"] == "done"
 
 
 # Watching a search
@@ -476,7 +487,6 @@ def test_play_says_what_is_missing_or_wrong(
     assert "port: expected 0 to 65535" in refused("--port", "70000")
     assert "expected a DKM, got a model of kind nearest" in refused("nearest", "--port", "0")
     taken = server.bind("127.0.0.1", 0)
-    taken.listen()
     assert "--port 0 takes any that is free" in refused("--port", str(taken.getsockname()[1]))
     taken.close()
     assert "cannot be listened on" in refused("--host", "203.0.113.7")
@@ -512,10 +522,10 @@ def browser(place: SimpleNamespace, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def page(browser: Browser, place: SimpleNamespace) -> Iterator[Browser]:
-    """The page as a new visitor sees it, with three characters written; it must have nothing to complain of."""
+    """The page as a new visitor sees it; at the end there is no error on its console."""
     browser.size(1280, 1000)
     browser.dark(False)
-    browser.open(place.url)
+    browser.open(place.url + "style.css")  # of the same origin, without the page's own script
     browser.js("sessionStorage.clear()")
     browser.open(place.url)
     browser.idle()

@@ -74,7 +74,7 @@ class Line:
     """Threads that work off jobs, and the jobs that wait for them."""
 
     def __init__(self, threads: int) -> None:
-        self.pool = ThreadPoolExecutor(threads, "kanerva-play")
+        self.threads, self.pool = threads, ThreadPoolExecutor(threads, "kanerva-play")
         self.jobs = 0
         self.tasks: set[asyncio.Task[None]] = set()
 
@@ -86,6 +86,8 @@ class Line:
             raise Busy("what you asked for before is still being worked on; wait for it")
         loop, events = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
         job = Job(lambda event: post(loop, events, event), session.model.config.binary)
+        if self.jobs >= self.threads:
+            job.send({"event": "waiting", "ahead": self.jobs})
         self.jobs, session.jobs = self.jobs + 1, session.jobs + 1
         task = loop.create_task(self.run(work, session, body, job))
         self.tasks.add(task)  # it goes on until its thread has noticed that nobody waits

@@ -46,8 +46,8 @@ HEADERS = {
 }
 # Bytes of a request that are not pixels.
 SPARE = 64 * 1024
-# Threads for what takes seconds (recall, samples, maps), and for what takes milliseconds.
-LONG, SHORT = 2, 1
+# Threads for what searches a memory (seconds), for what makes steps, and for what takes milliseconds.
+SEARCHES, STEPS, SHORT = 2, 1, 1
 # Open connections, beyond which a visitor is turned away.
 CONNECTIONS = 256
 
@@ -94,13 +94,13 @@ class Playground:
         self.models = {one.name: one for one in playable}
         self.first = playable[0]
         self.sessions = Sessions()
-        self.long, self.short = Line(LONG), Line(SHORT)
+        self.searches, self.steps, self.short = Line(SEARCHES), Line(STEPS), Line(SHORT)
         # the largest request is a whole episode, as base64
         pixels = max(len(pack(one.model.like.new_zeros(one.model.config.image), True)) for one in playable)
         self.most = LENGTH * (pixels + 64) + SPARE
 
-    def work(self, name: str, session: Session) -> tuple[Work, Line]:
-        """What does a job of a name, and in which line it waits."""
+    def work(self, name: str, session: Session, body: Body) -> tuple[Work, Line]:
+        """What does a job of a name, and in which line it waits: nobody's steps wait for others' searches."""
         sets = self.models[session.name].sets
         short: dict[str, Work] = {
             "show": panels.show,
@@ -124,7 +124,9 @@ class Playground:
         if name in short:
             return short[name], self.short
         if name in long:
-            return long[name], self.long
+            asked = (body.get("methods") or [body.get("method")]) if name in ("recall", "map") else []
+            search = name == "contents" or ("descent" in asked or "cue" in asked)
+            return long[name], self.searches if search else self.steps
         raise Refused(404, f"{name}: no such job")
 
     def choose(self, session: Session, body: Body, job: Job) -> dict[str, Any]:
@@ -157,8 +159,8 @@ class Playground:
     async def job(self, request: Request) -> Response:
         """A job of a panel: its events, one a line."""
         session = self.sessions.find(request.headers.get("x-session"))
-        work, line = self.work(request.path_params["name"], session)
         body = parsed(await limited(request, self.most, "what the page sent"))
+        work, line = self.work(request.path_params["name"], session, body)
         events = line.ask(work, session, body)
         self.sessions.trim()
         return await answered(events) if line is self.short else streamed(events)
@@ -327,6 +329,7 @@ def bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(CONNECTIONS)  # who comes before the models are loaded waits
     except (OSError, OverflowError) as error:
         listener.close()
         why = f"{error}; usual cause: another server is there; --port 0 takes any that is free"

@@ -39,8 +39,10 @@ async function stream(name, body, on, signal) {
     for (const line of lines) {
       const event = JSON.parse(line);
       if (event.event === "error") throw new Problem(capital(event.error));
+      if (event.event === "waiting") say(`Others are being served; ${event.ahead} before you.`);
+      else if ($("message").textContent.startsWith("Others are")) say("");
       if (event.event === "done") return event;
-      on(event);
+      if (event.event !== "waiting") on(event);
     }
   }
 }
