@@ -48,7 +48,7 @@ class Visitor(threading.Thread):
                 event, now = json.loads(line), time.monotonic()
                 if last:
                     self.steps.append(now - last)
-                last = now
+                last = 0.0 if event.get("event") == "waiting" else now  # waiting in line is no step
         self.times[job].append(time.monotonic() - start)
         if answer.status == 503:
             self.busy += 1

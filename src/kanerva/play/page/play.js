@@ -276,6 +276,8 @@ class Film {
   }
 }
 
+const short = (v) => (Math.abs(v) < 1000 ? v.toFixed(0) : `${(v / 1000).toFixed(1)}k`).replace("-", "−");
+
 // A curve of energies. Where the first is far above the rest, it would flatten them: it is cut off at the top.
 function chart(svg, values, at, label = "energy (nats)") {
   const width = svg.clientWidth || 300, height = svg.clientHeight || 150;
@@ -292,8 +294,8 @@ function chart(svg, values, at, label = "energy (nats)") {
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.innerHTML = `<path class="axis" d="M38 14V${height - 20}H${width - 8}"/>${curve}${dots}
     <circle class="now" cx="${x(at)}" cy="${y(values[at])}" r="4.5"/>
-    <text x="33" y="${y(high) + 4}" text-anchor="end">${top.toFixed(0)}</text>
-    ${values.length > 1 ? `<text x="33" y="${y(low) + 4}" text-anchor="end">${low.toFixed(0)}</text>` : ""}
+    <text x="33" y="${y(high) + 4}" text-anchor="end">${short(top)}</text>
+    ${values.length > 1 ? `<text x="33" y="${y(low) + 4}" text-anchor="end">${short(low)}</text>` : ""}
     <text x="46" y="11">${label}</text><text x="${width - 8}" y="${height - 5}" text-anchor="end">step</text>`;
 }
 
@@ -690,8 +692,8 @@ function map() {
     const scale = n / (n - 1), edge = (canvas.width * (scale - 1)) / 2;
     context.drawImage(small, -edge, -edge, canvas.width * scale, canvas.height * scale);
     if (values.length) {
-      $("scale-low").textContent = `${low.toFixed(0)} nats`;
-      $("scale-high").textContent = `${high.toFixed(0)} nats`;
+      $("scale-low").textContent = `${short(low)} nats`;
+      $("scale-high").textContent = `${short(high)} nats`;
       document.querySelector(".scale").hidden = false;
     }
     frame.places.forEach((where, i) => mark_place(context, place(where), "ABC"[i]));
@@ -851,6 +853,9 @@ function use(name) {
   $("pick-box").hidden = !sets.length;
   choose($("kinds"), Object.fromEntries(app.model.damages.map((kind) => [kind, capital(kind)])), app.model.damages[0], damage_kind);
   Object.values(pads).forEach((pad) => pad.set(blank()));
+  // in colour, a search inside takes long and finds little
+  $("method-1").value = app.model.binary ? "descent" : "cue";
+  $("red").hidden = !app.model.binary;
   $("map-amount-why").textContent = app.model.binary ? "The share of bits that are flipped." : "The standard deviation of the noise.";
   Object.assign(app, { tray: [], origin: undefined, chosen: 0, three: [], family: undefined });
   $("tray").dataset.empty = "Pick, draw or upload some pictures; they wait here.";
@@ -900,6 +905,7 @@ async function main() {
       use(answer.model);
       shown(answer);
       open("store");
+      outputs();
       if (Object.keys(app.model.sets).length) $("pick").click();
     } catch (error) {
       say(error.message, true);
