@@ -7,7 +7,7 @@ import threading
 import time
 import webbrowser
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -366,13 +366,14 @@ def serve(places: Sequence[str], host: str, port: int, browser: bool, say: Calla
         torch.set_num_threads(1)  # two jobs at a time have a core each
         say("loading the models")
         playable = gather(places)
+        if not loopback(host):
+            say("everyone who can reach this machine can use it")
+            playable = [replace(one, place=one.name) for one in playable]  # paths are nobody else's business
         warm_up(playable)
         server = prepared(Playground(playable), host)
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listener.getsockname()[1]}/"
         say(f"{url}  (Ctrl-C ends it)")
-        if not loopback(host):
-            say("everyone who can reach this machine can use it")
         if browser:
             threading.Thread(target=open_page, args=(server, url), daemon=True).start()
         server.run(sockets=[listener])
