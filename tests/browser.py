@@ -138,9 +138,13 @@ class Browser:
         self.idle()
 
     def log(self) -> list[str]:
-        """The errors since it was asked last: of the page, and of what it may not or cannot load."""
+        """The errors since it was asked last: of the page, and of what it may not or cannot load.
+
+        A browser asks for favicon.ico where a file other than the page is opened.
+        """
         entries = self.ask("POST", "/se/log", {"type": "browser"})
-        return [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+        said = [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
+        return [message for message in said if "favicon.ico" not in message]
 
     def picture(self, selector: str | None = None) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """A screenshot, of the window or of one element: (height, width, 3)."""
