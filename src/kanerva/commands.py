@@ -226,8 +226,11 @@ class Inspect:
 class Play:
     """Open a page in the browser on which memories are written, recalled from and looked into."""
 
-    models: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL")] = ()
-    """Checkpoints, folders of runs or pretrained models; without any, all pretrained ones."""
+    models: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="[MODEL ...]", help_behavior_hint="(default: all pretrained models)"),
+    ] = ()
+    """Checkpoints, folders of runs or pretrained models."""
     host: str = "127.0.0.1"
     """The address to listen on; 0.0.0.0 lets everyone in who can reach this machine."""
     port: int = 7411
