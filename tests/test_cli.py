@@ -55,7 +55,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "--help")
     assert all(
-        word in text for word in ("train", "evaluate", "experiment", "report", "recall", "inspect", "info", "data")
+        word in text
+        for word in ("train", "evaluate", "experiment", "report", "recall", "inspect", "play", "info", "data")
     )
     assert said(capsys) == text
     assert kanerva.__version__ in said(capsys, "--version")
@@ -73,6 +74,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         ["report"],
         ["inspect"],
         ["recall"],
+        ["play"],
         ["info"],
         ["data"],
     ],
@@ -106,7 +108,7 @@ def test_every_field_has_its_help(kind: type) -> None:
     [
         (
             ["trian"],
-            "command: expected one of train, evaluate, experiment, report, recall, inspect, info, data, got "
+            "command: expected one of train, evaluate, experiment, report, recall, inspect, play, info, data, got "
             "'trian'; did you mean 'train'?",
         ),
         (

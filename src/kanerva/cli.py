@@ -29,6 +29,10 @@ COMMANDS = {
         "Look into a saved memory: find the images that it holds, without a cue, and put them on a sheet.",
         "nothing: the memory is too large",
     ),
+    "play": (
+        "Open a page in the browser on which memories are written, recalled from and looked into.",
+        "the number of models",
+    ),
     "info": (
         "Say which versions, devices and presets there are, or what a checkpoint holds.",
         "nothing: the checkpoint is too large",

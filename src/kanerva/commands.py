@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import __version__, checks, experiments, plain, spelling, storage
+from . import __version__, checks, experiments, plain, spelling, storage, streams
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
 from .distributed import choose, first
@@ -292,7 +292,49 @@ class Recall:
             print(f"{own.table(found, pixels).lines()}\n\n{lines(about)}")
 
 
-KINDS = {"evaluate": Evaluate, "report": Report, "recall": Recall, "inspect": Inspect, "info": Info, "data": Data}
+@dataclass(frozen=True)
+class Play:
+    """Open a page in the browser on which memories are written, recalled from and looked into."""
+
+    models: Annotated[
+        tyro.conf.Positional[tuple[str, ...]],
+        tyro.conf.arg(metavar="[MODEL ...]", help_behavior_hint="(default: all pretrained models)"),
+    ] = ()
+    """Checkpoints, folders of runs or pretrained models."""
+    host: str = "127.0.0.1"
+    """The address to listen on; 0.0.0.0 lets everyone in who can reach this machine."""
+    port: int = 7411
+    """The port to listen on; 0 takes any that is free."""
+    browser: bool = True
+    """Open the page in the browser."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port < 2**16:
+            raise ValueError(f"port: expected 0 to 65535, got {self.port}")
+
+    def run(self) -> None:
+        try:
+            from .play.server import serve
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] not in ("starlette", "uvicorn"):
+                raise
+            raise ModuleNotFoundError(
+                f"play: expected the packages starlette and uvicorn, but {error.name} is not installed; "
+                f"pip install 'kanerva[play]' brings both",
+                name=error.name,
+            ) from None
+        serve(self.models, self.host, self.port, self.browser, streams.say)
+
+
+KINDS = {
+    "evaluate": Evaluate,
+    "report": Report,
+    "recall": Recall,
+    "inspect": Inspect,
+    "play": Play,
+    "info": Info,
+    "data": Data,
+}
 
 
 def parse(command: str, arguments: list[str]) -> Any:

@@ -33,6 +33,8 @@ from .episodes import ClassImages
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
 # Kinds of files whose pictures are the frames of one; in a TIFF or a JPEG they are something else.
 MOVING = ("GIF", "PNG", "WEBP")
+# Kinds of files that browsers show.
+WEB = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 # With fewer classes than this, holding out whole classes leaves too few of them on either side.
 FEW = 10
 # Pixels of one image that are resized to; Pillow takes about as many for a trap.
@@ -370,6 +372,25 @@ def _flat(image: Image.Image) -> Image.Image:
         ground.alpha_composite(clear)
         return ground.convert("L" if image.mode in ("LA", "La") else "RGB")
     return image.convert("RGB")
+
+
+def from_bytes(
+    data: bytes, where: str, size: tuple[int, int], channels: int, pixels: int, frames: int
+) -> Iterator[Array]:
+    """The pictures in an image file that came as bytes, fitted to a size: uint8 (height, width, channels).
+
+    Refused before anything is decoded: a kind of file that browsers do not show, more than so many `pixels`, or
+    more than so many `frames`.
+    """
+    with _reading(where), Image.open(io.BytesIO(data), formats=WEB) as image:
+        wide, tall = image.size
+        count = getattr(image, "n_frames", 1) if image.format in MOVING else 1
+    if wide * tall > pixels:
+        raise ValueError(f"{where}: expected at most {pixels:,} pixels, got {wide:,} × {tall:,}")
+    if count > frames:
+        raise ValueError(f"{where}: expected at most {frames} pictures in one file, got {count}")
+    for picture, _ in _pictures(io.BytesIO(data), where):
+        yield _fit(picture, size, channels)
 
 
 def _fit(image: Image.Image, size: tuple[int, int] | None, channels: int | None) -> Array:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from ..files import Arrays, cached
+from ..files import Arrays, cache_dir, cached
 from ..progress import bar
 from .episodes import ClassImages
 
@@ -59,7 +59,7 @@ def load(split: str = "train", size: int = 32) -> ClassImages:
     def make() -> Arrays:
         return {"frames": draw(split, size), "labmaze": np.array(version or "")}
 
-    frames = cached(f"mazes-v{RECIPE}-{size}-{split}.npz", make, valid)["frames"]
+    frames = cached(_drawn(split, size), make, valid)["frames"]
     first = 0 if split == "train" else MAZES["train"]
     return ClassImages.from_labels(
         frames.reshape(-1, 3, size, size),
@@ -69,6 +69,15 @@ def load(split: str = "train", size: int = 32) -> ClassImages:
         split=split,
         names=[f"{first + number:04d}" for number in range(len(frames))],
     )
+
+
+def at_hand(split: str = "train", size: int = 32) -> bool:
+    """Whether the frames are drawn already."""
+    return (cache_dir() / _drawn(split, size)).is_file()
+
+
+def _drawn(split: str, size: int) -> str:
+    return f"mazes-v{RECIPE}-{size}-{split}.npz"
 
 
 def draw(split: str, size: int) -> Array:

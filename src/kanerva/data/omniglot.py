@@ -26,6 +26,7 @@ URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
 PARTS = {"images_background": 964, "images_evaluation": 659}
 CLASSES, DRAWERS, RAW, SIZE = 1623, 20, 105, 28
 TRAIN = 1200
+PREPARED = "omniglot-v2.npz"  # in the cache
 DRAWING = 2**16  # bytes: 105×105 bits as a PNG take a few hundred
 # Ink of at least this share of a pixel's area sets it: mean ink 0.0912 over all images.
 THRESHOLD = 0.4
@@ -54,7 +55,7 @@ def load(split: str = "train", data_dir: str | os.PathLike[str] | None = None) -
         bits = np.packbits(prepare(sources).reshape(CLASSES, DRAWERS, -1), axis=-1)
         return {"bits": bits, "source": np.array([_stamp(path) for path in sources], np.str_)}
 
-    bits = cached("omniglot-v2.npz", make, valid)["bits"]
+    bits = cached(PREPARED, make, valid)["bits"]
     order = np.random.default_rng(0).permutation(CLASSES)
     chosen = order[:TRAIN] if split == "train" else order[TRAIN:]
     return ClassImages.from_labels(
@@ -65,6 +66,11 @@ def load(split: str = "train", data_dir: str | os.PathLike[str] | None = None) -
         split=split,
         names=[f"{index + 1:04d}" for index in chosen],
     )
+
+
+def at_hand() -> bool:
+    """Whether `load` needs no download."""
+    return (cache_dir() / PREPARED).is_file() or bool(find())
 
 
 def find(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:

@@ -28,6 +28,7 @@ from .. import checks, memory
 from ..likelihood import Bernoulli
 from ..memory import MemoryState
 from .search import average, likely
+from .watch import tell
 
 if TYPE_CHECKING:
     from ..models.dkm import DKM
@@ -480,7 +481,9 @@ class Search:
             likelihood = self.model.decode(2 * b - z)
             if pull is not None and isinstance(likelihood, Bernoulli):
                 likelihood = Bernoulli(likelihood.logits + (1 - number / ROUND) * pull)
-            z = z + STEP * (self.model.encode(likelihood.mode()) - b)
+            x = likelihood.mode()
+            tell("looking", x)
+            z = z + STEP * (self.model.encode(x) - b)
         likelihood = self.model.decode(nearest(z @ back, left) @ codes)
         x = likelihood.mode()
         for number in active:
@@ -551,6 +554,7 @@ class Search:
         box = self.boxes[number]
         v = unit(u @ box.left)
         box.found.append(Found(v, x, outside))
+        tell("found", x)
         box.at_find = box.spent
         box.left = box.left - v[:, None] * v
 
@@ -592,6 +596,7 @@ class Search:
         broken = Broken(here, *frame, left.to(x), unsure, pool, names(pool), far, torch.zeros_like(here))
         for _ in range(CHANGES):
             pool = changed(broken.pool, self.promising(broken))
+            tell("looking", broken.pool)
             called = names(pool)
             new = ~again(called, broken.seen)
             z = pool.new_zeros(*new.shape, self.model.config.code)

@@ -23,6 +23,7 @@ from .. import memory
 from ..likelihood import Bernoulli, Likelihood
 from . import descent
 from .reader import Reader
+from .watch import tell
 
 # Steps of the search for a cue's weights: from every start by the cue alone, then with what was written; then from
 # the best start. Half as many again gain nothing (30 % flipped, 64 memories: 97.1 % right, these 96.9).
@@ -55,6 +56,7 @@ def infer(
     basis = memory.span(at.state, at.model.R0, at.model.prior_var)
 
     def cost(v: Float[Tensor, "*b n"], likelihood: Likelihood) -> Float[Tensor, "*b"]:
+        tell("looking", likelihood.mean)
         seen = likelihood.through(level(likelihood, v, K, noise))
         shape = (*v.shape[:-1], *y.shape[-3:])
         usual = (v[..., :K].square().sum(-1) - m).square() / (2 * var)

@@ -1,0 +1,64 @@
+"""Images as they travel: base64 of one byte for each channel and pixel, 0 to 255 whatever the model."""
+
+import base64
+import binascii
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..data import images
+from ..models import DKM
+
+# Of a file that is uploaded, before it is decoded; and the pictures in it.
+UPLOAD, PIXELS = 2 * 2**20, 4096 * 4096
+# Ink of at least this share of a pixel's area sets it, as in Omniglot.
+INK = 0.4
+
+
+def pack(x: Float[Tensor, "c h w"], binary: bool) -> str:
+    """An image, or the mean of a distribution over binary ones, as text."""
+    levels = 255 * x if binary else (x + 1) * 128
+    data = levels.detach().round().clamp(0, 255).to("cpu", torch.uint8).contiguous().numpy()
+    return base64.b64encode(data.tobytes()).decode()
+
+
+def unpack(text: Any, model: DKM, name: str = "image") -> Float[Tensor, "c h w"]:
+    """An image for a model; what `pack` makes of one comes back as it was."""
+    levels = _bytes(text, model.config.image, name).to(model.like)
+    return (levels >= 128).to(model.like) if model.config.binary else levels / 128 - 1
+
+
+def unpack_mask(text: Any, model: DKM) -> Float[Tensor, "1 h w"]:
+    """Which pixels can be trusted: 0 for not, anything else for yes."""
+    return (_bytes(text, (1, *model.config.image[1:]), "mask") > 0).to(model.like)
+
+
+def _bytes(text: Any, shape: tuple[int, int, int], name: str) -> Tensor:
+    size = shape[0] * shape[1] * shape[2]
+    try:
+        data = base64.b64decode(text if isinstance(text, str) else "", validate=True)
+    except (binascii.Error, ValueError):
+        data = b""
+    if len(data) != size:
+        raise ValueError(f"{name}: expected {size} bytes as base64, one a channel and pixel, got {len(data)}")
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(shape)
+
+
+def upload(data: bytes, where: str, model: DKM, frames: int) -> list[Float[Tensor, "c h w"]]:
+    """The pictures of a file in a model's size.
+
+    For a binary model, ink is the lesser part: dark on a bright page, or bright on a dark one.
+    """
+    channels, height, width = model.config.image
+    made = []
+    for levels in images.from_bytes(data, where, (height, width), channels, PIXELS, frames):
+        x = torch.tensor(levels.transpose(2, 0, 1).copy()).to(model.like)
+        if model.config.binary:
+            light = x / 255
+            x = ((1 - light if float(light.mean()) > 0.5 else light) >= INK).to(x)
+        else:
+            x = x / 128 - 1
+        made.append(x)
+    return made

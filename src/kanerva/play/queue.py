@@ -1,0 +1,138 @@
+"""Who computes when: a bounded line, a few at a time, one job a visitor, and an end to each."""
+
+import asyncio
+import contextlib
+import threading
+import time
+import traceback
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..recall.watch import watching
+from .pictures import pack
+from .session import Session
+
+# Jobs in line, and those of one visitor.
+WAITING, OWN = 40, 3
+# Seconds that a job may take.
+SECONDS = 60.0
+# Least seconds between two reports of what a search looks at.
+EVERY = 0.06
+
+
+class Busy(Exception):
+    """The line is full."""
+
+
+class Stopped(Exception):
+    """Nobody waits for the result any more."""
+
+
+class Job:
+    """What a panel reports to: `emit` sends an event, and ends the job where it is to end."""
+
+    def __init__(self, send: Callable[[dict[str, Any] | None], None], binary: bool) -> None:
+        self.send, self.binary, self.stop = send, binary, threading.Event()
+        self.until, self.next = time.monotonic() + SECONDS, 0.0
+        self.found: Callable[[Tensor], None] | None = None
+        """What to do with images that a search finds."""
+        self.tags: dict[str, Any] = {}
+        """What every report of a search says beside its image."""
+
+    def emit(self, **event: Any) -> None:
+        """Send an event to the page."""
+        self.check()
+        self.send(event)
+
+    def check(self) -> None:
+        """End here if nobody waits, or if it took too long."""
+        if self.stop.is_set():
+            raise Stopped
+        if time.monotonic() > self.until:
+            raise ValueError(f"stopped after {SECONDS:.0f} s; fewer images in the memory are quicker")
+
+    def watch(self, what: str, x: Float[Tensor, "*b c h w"]) -> None:
+        """Show what a search looks at, now and then, and all that it finds."""
+        self.check()
+        if what == "found" and self.found is not None:
+            self.found(x)
+        elif what == "looking" and time.monotonic() > self.next:
+            self.next = time.monotonic() + EVERY
+            first = x.reshape(-1, *x.shape[-3:])[0]
+            self.send({"event": "looking", **self.tags, "image": pack(first, self.binary)})
+
+
+Work = Callable[[Session, dict[str, Any], Job], dict[str, Any]]
+
+
+class Line:
+    """Threads that work off jobs, and the jobs that wait for them."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads, self.pool = threads, ThreadPoolExecutor(threads, "kanerva-play")
+        self.jobs = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, work: Work, session: Session, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """What a job reports, as it reports it, up to "done" or "error"; an error where the line is full."""
+        if self.jobs >= WAITING:
+            raise Busy("too many visitors are waiting; try again in a moment")
+        if session.jobs >= OWN:
+            raise Busy("what you asked for before is still being worked on; wait for it")
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
+        job = Job(lambda event: post(loop, events, event), session.model.config.binary)
+        if self.jobs >= self.threads:
+            job.send({"event": "waiting", "ahead": self.jobs})
+        self.jobs, session.jobs = self.jobs + 1, session.jobs + 1
+        task = loop.create_task(self.run(work, session, body, job))
+        self.tasks.add(task)  # it goes on until its thread has noticed that nobody waits
+        task.add_done_callback(self.tasks.discard)
+        return stream(job, events)
+
+    async def run(self, work: Work, session: Session, body: dict[str, Any], job: Job) -> None:
+        """Wait for the visitor's other jobs and for a thread, then work."""
+        try:
+            async with session.lock:
+                if not job.stop.is_set():
+                    loop = asyncio.get_running_loop()
+                    await loop.run_in_executor(self.pool, attempt, work, session, body, job)
+        finally:
+            self.jobs, session.jobs = self.jobs - 1, session.jobs - 1
+            job.send(None)
+
+
+async def stream(job: Job, events: "asyncio.Queue[dict[str, Any] | None]") -> AsyncIterator[dict[str, Any]]:
+    """The events of a job up to its end; who stops listening stops the job."""
+    try:
+        while (event := await events.get()) is not None:
+            yield event
+    finally:
+        job.stop.set()
+
+
+def post(loop: asyncio.AbstractEventLoop, queue: "asyncio.Queue[Any]", event: Any) -> None:
+    """Hand an event from a thread to the loop."""
+    with contextlib.suppress(RuntimeError):  # the loop has ended: so has the server
+        loop.call_soon_threadsafe(queue.put_nowait, event)
+
+
+def attempt(work: Work, session: Session, body: dict[str, Any], job: Job) -> None:
+    """Work, in a thread of its own; its result or its error is the last event."""
+    torch.set_num_threads(1)
+    job.until = time.monotonic() + SECONDS  # waiting does not count
+    try:
+        with torch.no_grad(), watching(job.watch):
+            result = work(session, body, job)
+        job.send({"event": "done", **result})
+    except Stopped:
+        return
+    except (ValueError, TypeError) as error:
+        job.send({"event": "error", "error": str(error)})
+    except Exception as error:
+        traceback.print_exc()
+        job.send({"event": "error", "error": f"{type(error).__name__}: {error}; this was not foreseen"})

@@ -1,0 +1,386 @@
+"""Requests and answers: who may ask, how much, and what is sent back."""
+
+import ipaddress
+import json
+import socket
+import threading
+import time
+import webbrowser
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import torch
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .. import data, models, storage, subject
+from ..data import ClassImages, mazes, omniglot
+from ..models import DKM
+from . import panels
+from .panels import Body
+from .pictures import UPLOAD, pack, upload
+from .queue import Busy, Job, Line, Work
+from .session import LENGTH, Gone, Session, Sessions
+
+PAGE = Path(__file__).parent / "page"
+# All that a browser loads.
+FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/play.js": ("play.js", "text/javascript; charset=utf-8"),
+}
+# Nothing from elsewhere, and nothing to elsewhere.
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+# Bytes of a request that are not pixels.
+SPARE = 64 * 1024
+# Threads for what searches a memory (seconds), for what makes steps, and for what takes milliseconds.
+SEARCHES, STEPS, SHORT = 2, 1, 1
+# Open connections, beyond which a visitor is turned away.
+CONNECTIONS = 256
+
+
+class Refused(Exception):
+    """A request that is answered by a status and a line."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Playable:
+    """A model to play with, and the unseen images at hand that fit it."""
+
+    name: str
+    place: str
+    """Where it was loaded from."""
+    model: DKM
+    sets: dict[str, ClassImages]
+
+    def about(self) -> dict[str, Any]:
+        """What the page has to know."""
+        config = self.model.config
+        return {
+            "name": self.name,
+            "place": self.place,
+            "image": list(config.image),
+            "binary": config.binary,
+            "rows": config.rows,
+            "code": config.code,
+            "damages": panels.damages(self.model),
+            "sets": {
+                name: {"classes": images.num_classes, "place": images.name} for name, images in self.sets.items()
+            },
+        }
+
+
+class Playground:
+    """The models, the visitors and their jobs."""
+
+    def __init__(self, playable: Sequence[Playable]) -> None:
+        self.models = {one.name: one for one in playable}
+        self.first = playable[0]
+        self.sessions = Sessions()
+        self.searches, self.steps, self.short = Line(SEARCHES), Line(STEPS), Line(SHORT)
+        # the largest request is a whole episode, as base64
+        pixels = max(len(pack(one.model.like.new_zeros(one.model.config.image), True)) for one in playable)
+        self.most = LENGTH * (pixels + 64) + SPARE
+
+    def work(self, name: str, session: Session, body: Body) -> tuple[Work, Line]:
+        """What does a job of a name, and in which line it waits: nobody's steps wait for others' searches."""
+        sets = self.models[session.name].sets
+        short: dict[str, Work] = {
+            "show": panels.show,
+            "pick": panels.pick(sets),
+            "write": panels.write,
+            "clear": panels.clear,
+            "damage": panels.damage,
+            "contains": panels.contains,
+            "forget": panels.forget,
+            "point": panels.point,
+            "model": self.choose,
+        }
+        long: dict[str, Work] = {
+            "recall": panels.recall,
+            "contents": panels.contents,
+            "dream": panels.dream,
+            "family": panels.family(sets),
+            "chain": panels.chain,
+            "map": panels.energy_map,
+        }
+        if name in short:
+            return short[name], self.short
+        if name in long:
+            asked = (body.get("methods") or [body.get("method")]) if name in ("recall", "map") else []
+            search = name == "contents" or ("descent" in asked or "cue" in asked)
+            return long[name], self.searches if search else self.steps
+        raise Refused(404, f"{name}: no such job")
+
+    def choose(self, session: Session, body: Body, job: Job) -> dict[str, Any]:
+        """Start with a blank memory of another model."""
+        chosen = self.models[panels.one_of(body, "model", self.models)]
+        session.begin(chosen.name, chosen.model)
+        return panels.describe(session)
+
+    # Requests
+
+    async def file(self, request: Request) -> Response:
+        name, kind = FILES[request.url.path]
+        return FileResponse(PAGE / name, media_type=kind)
+
+    async def begin(self, request: Request) -> Response:
+        """The session that the page has, or a new one, and what there is to play with."""
+        try:
+            session = self.sessions.find(request.headers.get("x-session"))
+        except Gone:
+            session = self.sessions.new(self.first.name, self.first.model)
+        return JSONResponse(
+            {
+                "session": session.id,
+                "models": [one.about() for one in self.models.values()],
+                "limits": {"length": LENGTH, "upload": UPLOAD, "steps": panels.STEPS},
+                **panels.describe(session),
+            }
+        )
+
+    async def job(self, request: Request) -> Response:
+        """A job of a panel: its events, one a line."""
+        session = self.sessions.find(request.headers.get("x-session"))
+        body = parsed(await limited(request, self.most, "what the page sent"))
+        work, line = self.work(request.path_params["name"], session, body)
+        events = line.ask(work, session, body)
+        self.sessions.trim()
+        return await answered(events) if line is self.short else streamed(events)
+
+    async def upload(self, request: Request) -> Response:
+        """The pictures of one file, which is the body of the request."""
+        session = self.sessions.find(request.headers.get("x-session"))
+        name = unquote(request.headers.get("x-name", "file"))[:80]
+        raw = await limited(request, UPLOAD, name)
+
+        def work(session: Session, body: Body, job: Job) -> dict[str, Any]:
+            made = upload(raw, name, session.model, LENGTH)
+            return {"images": [pack(x, session.model.config.binary) for x in made]}
+
+        return await answered(self.short.ask(work, session, {}))
+
+    def app(self, hosts: Sequence[str] | None = None) -> ASGIApp:
+        """The application; `hosts` are the names by which it may be called, None: any."""
+        routes = [Route(path, self.file) for path in FILES]
+        routes += [
+            Route("/api/session", self.begin, methods=["POST"]),
+            Route("/api/upload", self.upload, methods=["POST"]),
+            Route("/api/{name}", self.job, methods=["POST"]),
+        ]
+        handlers: dict[Any, Any] = dict.fromkeys((Refused, Gone, Busy, ClientDisconnect), said)
+        return guarded(Starlette(routes=routes, exception_handlers=handlers), hosts)
+
+
+async def said(request: Request, error: Exception) -> Response:
+    """An error as the page shows it."""
+    status = error.status if isinstance(error, Refused) else {Gone: 410, Busy: 503}.get(type(error), 400)
+    return JSONResponse({"error": str(error)}, status)
+
+
+async def answered(events: AsyncIterator[dict[str, Any]]) -> Response:
+    """The last event alone, for a job that has no steps."""
+    last: dict[str, Any] = {"event": "error", "error": "no answer"}
+    async for event in events:
+        last = event
+    return JSONResponse(last, 400 if last["event"] == "error" else 200)
+
+
+def streamed(events: AsyncIterator[dict[str, Any]]) -> Response:
+    """Events as they come, one a line."""
+
+    async def lines() -> AsyncIterator[str]:
+        try:
+            async for event in events:
+                yield json.dumps(event, separators=(",", ":")) + "\n"
+        finally:
+            await events.aclose()  # type: ignore[attr-defined]
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+
+async def limited(request: Request, most: int, what: str) -> bytes:
+    """The body of a request of at most so many bytes; what it says of its length is looked at first."""
+    refusal = Refused(413, f"{what}: expected at most {most / 2**20:.1f} MB")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > most:
+        raise refusal
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise refusal
+        parts.append(part)
+    return b"".join(parts)
+
+
+def parsed(text: bytes) -> Body:
+    """A JSON object."""
+    try:
+        body = json.loads(text or b"{}")
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise Refused(400, "expected a JSON object")
+    return body
+
+
+def guarded(app: ASGIApp, hosts: Sequence[str] | None) -> ASGIApp:
+    """Add the headers, and refuse who calls the server by a name that is not its own.
+
+    A page from elsewhere could else make its own name point here, and ask in its visitor's browser.
+    """
+
+    async def call(scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", []), *extra]}
+            await send(message)
+
+        if scope["type"] == "http" and hosts is not None:
+            named = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            if host_of(named) not in hosts:
+                response = JSONResponse({"error": f"this server is not called {named!r}"}, 421)
+                await response(scope, receive, with_headers)
+                return
+        await app(scope, receive, with_headers)
+
+    return call
+
+
+def host_of(named: str) -> str:
+    """A host without its port."""
+    return named[1 : named.index("]")] if named.startswith("[") and "]" in named else named.rsplit(":", 1)[0]
+
+
+# What is at hand
+
+
+def gather(places: Sequence[str]) -> list[Playable]:
+    """The models at these places, or all that are pretrained, each with the images at hand that fit it."""
+    sets: dict[str, ClassImages] = {}
+    found = [subject.source(place) for place in places or storage.shipped()]
+    for source in found:
+        if source.kind != "dkm":
+            raise ValueError(f"{source.place}: expected a DKM, got a model of kind {source.kind}")
+    made = []
+    for source in found:
+        model = models.build(source.tensors, source.about, source.place)
+        assert isinstance(model, DKM)
+        own = [source.data.dataset] if source.data is not None else []
+        for name in dict.fromkeys([*own, "glyphs", "omniglot", "mazes"]):
+            if name not in sets and at_hand(name, model.config.image):
+                sets[name] = source.data.load()[1] if name in own and source.data else data.load(name, "test")
+        fitting = {
+            subject.name(name): sets[name]
+            for name in dict.fromkeys([*own, *sets])
+            if name in sets and (sets[name].shape, sets[name].binary) == (model.config.image, model.config.binary)
+        }
+        made.append(Playable(subject.name(source.place), source.place, model.requires_grad_(False), fitting))
+    return made
+
+
+def at_hand(name: str, image: tuple[int, int, int]) -> bool:
+    """Whether images can be had without a download, and without minutes of drawing; only those that might fit."""
+    if name in ("glyphs", "omniglot") and image != (1, 28, 28):
+        return False
+    if name == "omniglot":
+        return omniglot.at_hand()
+    if name == "mazes":
+        return image == (3, 32, 32) and mazes.at_hand("test")
+    return name == "glyphs" or Path(name).exists()
+
+
+def warm_up(playable: Sequence[Playable]) -> None:
+    """Write and recall once: what is compiled or loaded on first use is not the first visitor's to wait for."""
+    with torch.no_grad():
+        for one in playable:
+            x = one.model.like.new_zeros(1, *one.model.config.image)
+            state = one.model.write(x, one.model.prior())
+            one.model.recall(state, x, 1, "least-squares")
+            one.model.contains(state, x)
+
+
+# The server
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket to listen on; port 0 is any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(CONNECTIONS)  # who comes before the models are loaded waits
+    except (OSError, OverflowError) as error:
+        listener.close()
+        why = f"{error}; usual cause: another server is there; --port 0 takes any that is free"
+        raise OSError(f"{host}, port {port}: cannot be listened on ({why})") from None
+    return listener
+
+
+def loopback(host: str) -> bool:
+    """Whether a host is this machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def prepared(playground: Playground, host: str) -> uvicorn.Server:
+    """The server, not started yet."""
+    hosts = ("localhost", "127.0.0.1", "::1", host) if loopback(host) else None
+    config = uvicorn.Config(
+        playground.app(hosts),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=2,
+        server_header=False,
+    )
+    return uvicorn.Server(config)
+
+
+def serve(places: Sequence[str], host: str, port: int, browser: bool, say: Callable[[str], None]) -> None:
+    """Serve the page until Ctrl-C."""
+    with bind(host, port) as listener:
+        torch.set_num_threads(1)  # two jobs at a time have a core each
+        say("loading the models")
+        playable = gather(places)
+        if not loopback(host):
+            say("everyone who can reach this machine can use it")
+            playable = [replace(one, place=one.name) for one in playable]  # paths are nobody else's business
+        warm_up(playable)
+        server = prepared(Playground(playable), host)
+        shown = f"[{host}]" if ":" in host else host
+        url = f"http://{shown}:{listener.getsockname()[1]}/"
+        say(f"{url}  (Ctrl-C ends it)")
+        if browser:
+            threading.Thread(target=open_page, args=(server, url), daemon=True).start()
+        server.run(sockets=[listener])
+
+
+def open_page(server: uvicorn.Server, url: str) -> None:
+    """Open the page once the server answers."""
+    while not server.started:
+        time.sleep(0.05)
+    webbrowser.open(url)

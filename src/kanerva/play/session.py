@@ -1,0 +1,94 @@
+"""A visitor's memory, and how many of them are kept."""
+
+import asyncio
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..experiments.basins import Plane
+from ..memory import MemoryState
+from ..models import DKM
+from ..recall.frame import Contents
+
+# Sessions that are kept, the bytes of their images, and the seconds that one may be idle.
+MOST, BYTES, IDLE = 200, 256 * 2**20, 3600.0
+# Images that can be written into one memory.
+LENGTH = 64
+
+
+class Gone(Exception):
+    """A session that is no longer kept, or never was."""
+
+
+@dataclass
+class Session:
+    """One visitor's memory, what was written in it, and what has been found out about it."""
+
+    id: str
+    name: str
+    """Of the model."""
+    model: DKM
+    state: MemoryState
+    x: Float[Tensor, "T c h w"]
+    labels: list[str] = field(default_factory=list)
+    found: Contents | None = None
+    """All that the memory holds, once it has been looked for since the last change."""
+    plane: Plane | None = None
+    """The plane of the last map."""
+    used: float = field(default_factory=time.monotonic)
+    jobs: int = 0
+    """Jobs that run or wait."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def nbytes(self) -> int:
+        return self.x.numel() * self.x.element_size()
+
+    def begin(self, name: str, model: DKM) -> None:
+        """Start with a blank memory of a model."""
+        with torch.no_grad():
+            self.name, self.model, self.state = name, model, model.prior()
+        self.x, self.labels = model.like.new_zeros(0, *model.config.image), []
+        self.changed()
+
+    def changed(self) -> None:
+        """Drop what was found out about the memory before it changed."""
+        self.found = self.plane = None
+
+
+class Sessions:
+    """All sessions, the last used at the end; beyond the limits, the longest idle are dropped, never a busy one."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[str, Session] = OrderedDict()
+
+    def new(self, name: str, model: DKM) -> Session:
+        """A session with a blank memory and an id that nobody can guess."""
+        blank = model.like.new_zeros(0, *model.config.image)
+        with torch.no_grad():
+            session = Session(secrets.token_urlsafe(18), name, model, model.prior(), blank)
+        self.kept[session.id] = session
+        self.trim()
+        return session
+
+    def find(self, id: str | None) -> Session:
+        """The session of an id, used now."""
+        session = self.kept.get(id or "")
+        if session is None:
+            raise Gone("this page's memory is no longer kept; a new, blank one takes its place")
+        session.used = time.monotonic()
+        self.kept.move_to_end(session.id)
+        return session
+
+    def trim(self) -> None:
+        """Keep to the limits."""
+        now = time.monotonic()
+        for session in [one for one in self.kept.values() if not one.jobs][:-1]:
+            full = len(self.kept) > MOST or sum(one.nbytes for one in self.kept.values()) > BYTES
+            if full or now - session.used > IDLE:
+                del self.kept[session.id]
