@@ -36,7 +36,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def curves(ax: Axes, x: Sequence[int], lines: dict[str, list[float]], **labels: Any) -> None:
-    """Draw one line a name over a few x, on a logarithmic axis."""
+    """Draw one line a name over a few x, on a logarithmic axis. A name without points uses up its colour."""
     for (name, y), marker in zip(lines.items(), "xosD^v", strict=False):
         ax.plot(x[: len(y)], y, marker=marker, label=name)
     ax.set(xscale="log", ylim=0, **labels)

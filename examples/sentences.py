@@ -153,7 +153,7 @@ def main(given: Sequence[str] | None = None) -> None:
     figure = Figure(figsize=(12, 4), layout="constrained")
     for ax, (measure, title) in zip(figure.subplots(1, 3), measures.items(), strict=True):
         mine = {name: [r[measure]["mean"] for r in results if r["kind"] == name and measure in r] for name in names}
-        curves(ax, lengths, {name: y for name, y in mine.items() if y}, xlabel="sentences stored", title=title)
+        curves(ax, lengths, mine, xlabel="sentences stored", title=title)
     figure.axes[0].legend(frameon=False, fontsize=8)
     save(args.out, "sentences", {"rows": ROWS, "seeds": seeds, "sentences": len(texts)}, results, figure)
 
