@@ -502,3 +502,19 @@ def test_the_autoencoder_has_one_scale_where_pixels_have_their_own() -> None:
     wanted = Normal(m.decode(m.encode(x)).mean, scale).log_prob(x).sum((-3, -2, -1))
     assert terms.log_lik_auto is not None
     torch.testing.assert_close(terms.log_lik_auto, wanted)
+
+
+def test_a_linear_codec_has_nothing_to_be_found_in_its_memories() -> None:
+    """Every mixture of its images is as good as they are: contents are none, and recall goes by the cue alone."""
+    images = pixels(300)
+    m = DKM(dataclasses.replace(LINEAR, rows=8))
+    m.begin_with(images)
+    x = images.images(torch.arange(5))
+    state = m.write(x)
+    assert m.contains(state, x).tolist() == [1] * 5
+    assert len(m.contents(state).x) == 0
+    cue = x + 0.01 * torch.randn(x.shape, generator=generator())
+    found = m.recall(state, cue, 3)
+    assert found.certified is not None
+    assert not found.certified.any()
+    torch.testing.assert_close(found.last, m.recall(state, cue, 3, "descent", inside=False).last)
