@@ -311,6 +311,8 @@ def bounded(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 class CodecModel(Model):
     """A model whose images go through an encoder and a decoder."""
 
+    AUTO: ClassVar[bool] = True
+    """Whether L_AE, the error of the codec alone, is in its loss."""
     Config = CodecModelConfig
 
     config: CodecModelConfig
@@ -325,7 +327,7 @@ class CodecModel(Model):
         if not c.binary:
             # one for all starts at 1; with one for every pixel, near the deviation of images on [−1, 1]
             self.log_scale = nn.Parameter(torch.tensor(-1.0 if any(c.spread) else 0.0))
-            if any(c.spread):
+            if any(c.spread) and self.AUTO:
                 self.log_scale_auto = nn.Parameter(torch.tensor(-1.0))
         self.codec_dtype: torch.dtype | None = None
         """bfloat16 runs the codec in it; all else stays in float32."""

@@ -41,6 +41,7 @@ class VAE(CodecModel):
     TITLE = "Variational autoencoder"
     METHODS = ("autoencode",)
     LATENT = "z"
+    AUTO = False
     Config = VAEConfig
 
     config: VAEConfig
