@@ -311,7 +311,7 @@ def bounded(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 class CodecModel(Model):
     """A model whose images go through an encoder and a decoder."""
 
-    AUTO: ClassVar[bool] = True
+    AUTO: ClassVar[bool] = False
     """Whether L_AE, the error of the codec alone, is in its loss."""
     Config = CodecModelConfig
 

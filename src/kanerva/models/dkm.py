@@ -44,6 +44,7 @@ class DKM(CodecModel, Parameters):
     TITLE = "Dynamic Kanerva Machine"
     METHODS = tuple(methods.METHODS)
     READ = methods.LeastSquares.NAME
+    AUTO = True
     Config = DKMConfig
 
     config: DKMConfig

@@ -240,6 +240,7 @@ class DNC(CodecModel):
 
     TITLE = "Differentiable neural computer"
     METHODS = ("read",)
+    AUTO = True
     Config = DNCConfig
 
     config: DNCConfig

@@ -77,6 +77,7 @@ class GPM(CodecModel):
 
     TITLE = "Generative pseudo-inverse memory"
     METHODS = ("pseudo-inverse",)
+    AUTO = True
     Config = GPMConfig
 
     config: GPMConfig

@@ -70,6 +70,7 @@ class KM(CodecModel, Parameters):
     TITLE = "Kanerva Machine"
     METHODS = ("iterate",)
     LATENT = "y"
+    AUTO = True
     Config = KMConfig
 
     config: KMConfig

@@ -41,7 +41,6 @@ class VAE(CodecModel):
     TITLE = "Variational autoencoder"
     METHODS = ("autoencode",)
     LATENT = "z"
-    AUTO = False
     Config = VAEConfig
 
     config: VAEConfig
