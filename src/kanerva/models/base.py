@@ -308,6 +308,10 @@ def bounded(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return BOUND * (x / BOUND).tanh()
 
 
+# A code that was read, and the weights that it was read with, where there are any.
+Read = tuple[Tensor, Tensor | None]
+
+
 class CodecModel(Model):
     """A model whose images go through an encoder and a decoder."""
 
@@ -365,6 +369,18 @@ class CodecModel(Model):
         first = type(both)(*(part[0] for part in both))
         scale = self.config.min_scale + self.log_scale_auto.exp()
         return first.log_prob(x), Gaussian(both.mean[1], scale).log_prob(x)
+
+    def iterate(self, first: Read, again: Callable[[Float[Tensor, "*b Q C"]], Read], steps: int) -> Recall:
+        """x ← mode p(x | z) of what is read first, then of what is read `again` for the code of x, and so on."""
+        images: list[Tensor] = []
+        weights: list[Tensor] = []
+        with checks.deep_checks(False):  # what a model decodes may leave the range of pixels
+            for step in range(steps):
+                z, w = again(self.encode(images[-1])) if step else first
+                images.append(self.decode(z).mode())
+                if w is not None:
+                    weights.append(w.expand(*z.shape[:-1], w.shape[-1]))
+        return Recall(torch.stack(images), torch.stack(weights) if weights else None)
 
     def begin_with(self, images: ClassImages) -> None:
         """Start the codec's matrices, where it has them, as the principal components of the training images."""

@@ -17,6 +17,7 @@ draws a DNC's errors beside its own conditional ELBO, from Wu et al. (2018), and
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from .. import checks
-from .base import CodecModel, CodecModelConfig, Preparation, Recall, Terms
+from .base import CodecModel, CodecModelConfig, Preparation, Read, Recall, Terms
 from .gaussian import normal
 
 # Added to squared norms, so that a blank row is like nothing, and its gradient is finite (√ has none at 0).
@@ -353,7 +354,7 @@ class DNC(CodecModel):
         """x ← mode p(x | what was read for x), iterated; Recall.w are read weights, means over heads."""
         self.check_recall(x, steps, method, options)
         state, x = self.together(state, x)
-        return self.trajectory(state, self.encode(x), steps)
+        return self.iterate(self.mean_read(state, self.encode(x)), partial(self.mean_read, state), steps)
 
     def sample(
         self,
@@ -368,18 +369,12 @@ class DNC(CodecModel):
         self.check_sample(n, steps, generator, method, options)
         self.check_memory(state)
         z = normal((*state.memory.shape[:-2], n, self.config.code), state.memory, generator)
-        return self.trajectory(state, z, steps)
+        return self.iterate(self.mean_read(state, z), partial(self.mean_read, state), steps)
 
-    def trajectory(self, state: DNCState, z: Float[Tensor, "*b Q C"], steps: int) -> Recall:
-        """Read for the codes of cues; encode what was read, and so on."""
-        images: list[Tensor] = []
-        weights: list[Tensor] = []
-        with checks.deep_checks(False):  # what a model decodes may leave the range of pixels
-            for step in range(steps):
-                found, w = self.read(state, self.encode(images[-1]) if step else z)
-                images.append(self.decode(found).mode())
-                weights.append(w.mean(-2))
-        return Recall(torch.stack(images), torch.stack(weights))
+    def mean_read(self, state: DNCState, z: Float[Tensor, "*b Q C"]) -> Read:
+        """What is read for the codes of cues, and the read weights, means over heads."""
+        found, w = self.read(state, z)
+        return found, w.mean(-2)
 
     def kept(self, length: int) -> int:
         """All of a memory, whatever is written: N C + N² for reading (rows, links), and the rest to write on."""

@@ -25,6 +25,7 @@ the program's noise of standard deviation ½ on all codes: nothing is charged fo
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -35,7 +36,7 @@ from torch import Tensor, nn
 from .. import checks, memory, objective
 from ..checks import full_precision
 from ..linalg import Number, cholesky, solve
-from .base import CodecModel, CodecModelConfig, Recall, Terms
+from .base import CodecModel, CodecModelConfig, Read, Recall, Terms
 from .gaussian import normal
 
 # The paper's number of steps: seven square the error seven times.
@@ -184,14 +185,8 @@ class GPM(CodecModel):
         self.check_recall(x, steps, method, options)
         self.check_state(state, Written, M=self.M0.shape)
         checks.broadcastable({"state": state.M.shape[:-2], "x": x.shape[:-4]})
-        inverse, images, weights = self.inverse(state.M), [], []
-        with checks.deep_checks(False):  # what a model decodes may leave the range of pixels
-            for _ in range(steps):
-                w = self.encode(x) @ inverse
-                x = self.decode(w @ state.M).mode()
-                images.append(x)
-                weights.append(w)
-        return Recall(torch.stack(images), torch.stack(weights))
+        read = self.reader(state)
+        return self.iterate(read(self.encode(x)), read, steps)
 
     def sample(
         self,
@@ -206,13 +201,17 @@ class GPM(CodecModel):
         self.check_sample(n, steps, generator, method, options)
         self.check_state(state, Written, M=self.M0.shape)
         w = normal((*state.M.shape[:-2], n, self.config.rows), state.M, generator)
-        x, weights = self.decode(w @ state.M).mode()[None], w[None]
-        if steps > 1:
-            with checks.deep_checks(False):
-                rest = self.recall(state, x[0], steps - 1)
-            assert rest.w is not None
-            x, weights = torch.cat([x, rest.x]), torch.cat([weights, rest.w])
-        return Recall(x, weights)
+        return self.iterate((w @ state.M, w), self.reader(state), steps)
+
+    def reader(self, state: Written) -> Callable[[Float[Tensor, "*b Q C"]], Read]:
+        """What is read for codes: wᵀM, w = e(x) M⁺."""
+        inverse = self.inverse(state.M)
+
+        def read(e: Float[Tensor, "*b Q C"]) -> Read:
+            w = e @ inverse
+            return w @ state.M, w
+
+        return read
 
     def kept(self, length: int) -> int:
         """M, whatever is written."""

@@ -27,6 +27,7 @@ its mean: KL below 0.01 after 500 steps, and nothing learned from then on).
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -38,7 +39,7 @@ from ..checks import full_precision
 from ..linalg import Number, cholesky, log_det, ridge, solve_lower
 from ..memory import MemoryState
 from ..nn import Parameters
-from .base import CodecModel, CodecModelConfig, Recall, Terms
+from .base import CodecModel, CodecModelConfig, Read, Recall, Terms
 from .gaussian import Gaussian, normal
 
 # ln var of keys at first: where keys say little, training soon forgets them.
@@ -196,14 +197,7 @@ class KM(CodecModel, Parameters):
         self.check_recall(x, steps, method, options)
         self.check_memory(state)
         checks.broadcastable({"state": state.R.shape[:-2], "x": x.shape[:-4]})
-        images, weights = [], []
-        with checks.deep_checks(False):  # what a model decodes may leave the range of pixels
-            for _ in range(steps):
-                w = self.weights(self.keys(self.encode(x)).mean)
-                x = self.decode(memory.read(state, w)).mode()
-                images.append(x)
-                weights.append(w.expand(*x.shape[:-3], w.shape[-1]))
-        return Recall(torch.stack(images), torch.stack(weights))
+        return self.iterate(self.read(state, self.encode(x)), partial(self.read, state), steps)
 
     def sample(
         self,
@@ -219,14 +213,12 @@ class KM(CodecModel, Parameters):
         self.check_memory(state)
         shape = (*state.R.shape[:-2], n, self.config.key)
         w = self.weights(normal(shape, self.like, generator))
-        first = Recall(self.decode(memory.read(state, w)).mode()[None], w[None])
-        if steps == 1:
-            return first
-        with checks.deep_checks(False):
-            rest = self.recall(state, first.last, steps - 1)
-        assert first.w is not None
-        assert rest.w is not None
-        return Recall(torch.cat([first.x, rest.x]), torch.cat([first.w, rest.w]))
+        return self.iterate((memory.read(state, w), w), partial(self.read, state), steps)
+
+    def read(self, state: MemoryState, e: Float[Tensor, "*b Q C"]) -> Read:
+        """What is read for the codes e(x): wᵀR, with the weights of the mean of q(y | x)."""
+        w = self.weights(self.keys(e).mean)
+        return memory.read(state, w), w
 
     def kept(self, length: int) -> int:
         """R and U, whatever is written."""

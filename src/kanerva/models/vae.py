@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import checks
-from .base import CodecModel, CodecModelConfig, Recall, Terms
+from .base import CodecModel, CodecModelConfig, Read, Recall, Terms
 from .gaussian import Gaussian, normal
 
 # Draws of the importance-weighted bound that is reported: the largest k of Burda et al.'s tables.
@@ -122,7 +122,7 @@ class VAE(CodecModel):
         self.check_recall(x, steps, method, options)
         self.check_state(state, Nothing, nothing=(0,))
         x = x.expand(*self.batch(state, tuple(x.shape[:-4])), *x.shape[-4:])
-        return Recall(torch.stack(self.again(x, steps)))
+        return self.iterate((self.encode(x), None), itself, steps)
 
     def sample(
         self,
@@ -137,23 +137,18 @@ class VAE(CodecModel):
         self.check_sample(n, steps, generator, method, options)
         self.check_state(state, Nothing, nothing=(0,))
         z = normal((*state.nothing.shape[:-1], n, self.config.code), state.nothing, generator)
-        first = self.decode(z).mode()
-        return Recall(torch.stack([first, *self.again(first, steps - 1)]))
+        return self.iterate((z, None), itself, steps)
 
     def kept(self, length: int) -> int:
         """Nothing."""
         return 0
 
-    def again(self, x: Float[Tensor, "*b c h w"], steps: int) -> list[Float[Tensor, "*b c h w"]]:
-        """Images encoded and decoded, so many times over."""
-        made = []
-        with checks.deep_checks(False):  # what a model decodes may leave the range of pixels
-            for _ in range(steps):
-                x = self.decode(self.encode(x)).mode()
-                made.append(x)
-        return made
-
     def batch(self, state: Nothing, other: tuple[int, ...]) -> tuple[int, ...]:
         """The batch axes of memories and of images together."""
         checks.broadcastable({"state": state.nothing.shape[:-1], "x": torch.Size(other)})
         return tuple(torch.broadcast_shapes(state.nothing.shape[:-1], other))
+
+
+def itself(z: Float[Tensor, "*b Q C"]) -> Read:
+    """Without a memory, what is read for a code is the code."""
+    return z, None
