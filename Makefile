@@ -30,7 +30,7 @@ mutants: $(READY)
 # damage files at random and look for new counterexamples, for so many minutes; the seed is printed
 MINUTES ?= 2
 fuzz: $(READY)
-	$(BIN)/python tests/fuzz.py --minutes $(MINUTES) --out results/fuzz.json
+	$(BIN)/python tests/fuzz.py --minutes $(MINUTES) --out results/checks/fuzz.json
 
 format: $(READY)
 	$(BIN)/ruff format .
