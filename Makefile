@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: test demo bench mutants fuzz format clean
+.PHONY: test demo bench results mutants fuzz format clean
 
 test: $(READY)
 	$(BIN)/ruff format --check .
@@ -22,6 +22,10 @@ demo: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/drift.py
 	$(BIN)/python benchmarks/speed.py --out runs/speed.json --plot
+
+# write the tables of the pages and draw their figures again, from the files in results/
+results: $(READY)
+	$(BIN)/python benchmarks/tables.py
 
 # break the memory line by line and see that a test notices, and that every test notices something
 mutants: $(READY)
