@@ -19,6 +19,7 @@ links are left out. Tables between `<!-- table: NAME -->` and `<!-- end -->` are
 import functools
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -213,6 +214,45 @@ def wrong(block: Block) -> str | None:
 def test_numbers_of_a_page_stand_in_results(page: Path) -> None:
     said = [f"{block.page}: {block.text[:60]!r} {why}" for block in blocks(page) if (why := wrong(block))]
     assert said == [], "\n".join(said)
+
+
+# Explorations
+
+
+@functools.cache
+def messages() -> dict[str, str]:
+    """The messages of all commits by their subjects; none where there is no history."""
+    command = ["git", "-C", str(ROOT), "log", "--format=%s%x1f%B%x1e"]
+    try:
+        log = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return dict(entry.strip("\n").split("\x1f", 1) for entry in log.split("\x1e") if "\x1f" in entry)
+
+
+def stated(row: str) -> list[str]:
+    """What a row of explorations says and its commit does not."""
+    *cells, subject = (cell.strip() for cell in row.strip("| ").split(" | "))
+    found = numbers(Block("", f"| |\n|---|\n| {' | '.join(cells)} |", None))
+    said = messages().get(subject, "").replace(",", "")
+    parts = [part.replace(",", "") for n in found for part in (n.text, n.error) if part]
+    return [part for part in parts if not re.search(rf"(?<![\d.]){re.escape(part)}(?![\d]|\.\d)", said)]
+
+
+def test_numbers_of_explorations_stand_in_their_commits() -> None:
+    if len(messages()) < 200:
+        pytest.skip("the history of the project is not here (a shallow clone, or a source distribution)")
+    rows = [
+        row
+        for page in tables.pages()
+        for block in blocks(page)
+        if block.source == "commits"
+        for row in block.text.splitlines()[2:]
+    ]
+    assert len(rows) > 40
+    assert {row[:50]: lacking for row in rows if (lacking := stated(row))} == {}
+    subjects = {row.strip("| ").split(" | ")[-1] for row in rows}
+    assert subjects - set(messages()) == set()
 
 
 # What the test itself is worth
