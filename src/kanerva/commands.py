@@ -182,7 +182,8 @@ class Report:
     out: Path | None = None
     """The page; otherwise report.html in the run's folder."""
     experiments: Path | None = None
-    """Where results of experiments are; otherwise experiments/ in the run's folder."""
+    """Where results of experiments are, EXPERIMENT.json or EXPERIMENT/MODEL.json; otherwise experiments/ in the
+    run's folder."""
 
     def run(self) -> None:
         from . import report
