@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: test demo bench mutants fuzz format clean
+.PHONY: test demo bench results mutants fuzz format clean
 
 test: $(READY)
 	$(BIN)/ruff format --check .
@@ -23,6 +23,10 @@ bench: $(READY)
 	$(BIN)/python benchmarks/drift.py
 	$(BIN)/python benchmarks/speed.py --out runs/speed.json --plot
 
+# write the tables of the pages and draw their figures again, from the files in results/
+results: $(READY)
+	$(BIN)/python benchmarks/tables.py
+
 # break the memory line by line and see that a test notices, and that every test notices something
 mutants: $(READY)
 	$(BIN)/python tests/mutants.py
@@ -30,7 +34,7 @@ mutants: $(READY)
 # damage files at random and look for new counterexamples, for so many minutes; the seed is printed
 MINUTES ?= 2
 fuzz: $(READY)
-	$(BIN)/python tests/fuzz.py --minutes $(MINUTES) --out results/fuzz.json
+	$(BIN)/python tests/fuzz.py --minutes $(MINUTES) --out results/checks/fuzz.json
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -56,7 +56,18 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "--help")
     assert all(
         word in text
-        for word in ("train", "evaluate", "experiment", "report", "recall", "inspect", "play", "info", "data")
+        for word in (
+            "train",
+            "evaluate",
+            "experiment",
+            "plot",
+            "report",
+            "recall",
+            "inspect",
+            "play",
+            "info",
+            "data",
+        )
     )
     assert said(capsys) == text
     assert kanerva.__version__ in said(capsys, "--version")
@@ -71,6 +82,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         ["train", "demo"],
         ["train", "omniglot"],
         ["evaluate"],
+        ["plot"],
         ["report"],
         ["inspect"],
         ["recall"],

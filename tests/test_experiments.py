@@ -98,9 +98,37 @@ def test_smoke(
         above = end == "pictures" and known.strips(model["result"]) is not None  # on the first screen
         assert (known.FIGURES[end] in text) == (not above)
 
-    if kind == "binary":  # the seed decides
+    if kind == "binary":
+        # the file alone is enough to draw them again, to the last byte
+        drawn = [file for end in ("png", "svg") for file in path.parent.glob(f"{name}*.{end}")]
+        main(["plot", str(path), "--out", str(tmp_path / "again")])
+        assert sorted(capsys.readouterr().out.split()) == sorted(str(tmp_path / "again" / f.name) for f in drawn)
+        assert all((tmp_path / "again" / file.name).read_bytes() == file.read_bytes() for file in drawn)
+        # the seed decides
         assert untimed(results["models"]) == untimed(numbers(name, run, tmp_path, 0, monkeypatch))
         assert untimed(results["models"]) != untimed(numbers(name, run, tmp_path, 1, monkeypatch))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "no such file; expected the JSON that kanerva experiment writes"),
+        ("{", "expected results as JSON, which kanerva experiment writes, got Expecting property name"),
+        ("[]", "speed, got a list"),
+        ('{"experiment": "denoise"}', "an experiment of the name 'denoise'; did you mean 'denoising'?"),
+        ('{"nats": 1.0}', "got a score, which has no figure"),
+        ('{"settings": 1, "results": 2}', "got numbers of an example, whose figure the script in examples/ draws"),
+        ('{"rows": 1}', "got an object with 'rows' in it"),
+        ('{"experiment": "capacity"}', "its figures cannot be drawn (KeyError: 'models'); the usual cause"),
+    ],
+)
+def test_what_is_no_file_of_results(text: str | None, message: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "some.json").write_text(text)
+    with pytest.raises(SystemExit) as end:
+        main(["plot", str(tmp_path / "some.json")])
+    assert str(end.value.code).startswith(f"kanerva: {tmp_path / 'some.json'}: ")
+    assert message in str(end.value.code)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

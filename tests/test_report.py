@@ -390,6 +390,16 @@ def test_a_checkpoint_and_a_shipped_model(run: Path, tmp_path: Path, monkeypatch
     assert "speed" not in page.text
 
 
+def test_results_of_several_models_in_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the model are in a folder for each experiment, as in results/."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "capacity").mkdir()
+    (tmp_path / "capacity" / "omniglot.json").write_text(json.dumps(results("capacity")))
+    (tmp_path / "capacity" / "mazes.json").write_text(json.dumps(results("capacity")))
+    found = report.gather("omniglot", tmp_path).results
+    assert [one.path for one in found] == [tmp_path / "capacity" / "omniglot.json"]
+
+
 def test_an_evaluation_with_more_images_comes_first(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["evaluate", str(run), "--images", "640", "--length", "5", "--json"])
     text = capsys.readouterr().out

@@ -17,6 +17,7 @@ COMMANDS = {
         "Make one of the paper's experiments: numbers, and figures of them.",
         "--length, --lengths or --episodes",
     ),
+    "plot": ("Draw the figures of an experiment again, from its file of results alone.", "the file of results"),
     "report": (
         "Put a run's curve, scores and figures on one HTML page, which opens without a network.",
         "the files of results",

@@ -159,6 +159,21 @@ class Experiment:
 
 
 @dataclass(frozen=True)
+class Plot:
+    """Draw the figures of an experiment again, from its file of results alone."""
+
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
+    """The JSON that kanerva experiment, or benchmarks/speed.py, has written."""
+    out: Path | None = None
+    """A folder for the figures; otherwise they go beside FILE."""
+
+    def run(self) -> None:
+        from .experiments import plots
+
+        print("\n".join(map(str, plots.redraw(self.file, self.out))))
+
+
+@dataclass(frozen=True)
 class Report:
     """Put a run's curve, scores and figures on one HTML page, which opens without a network."""
 
@@ -167,7 +182,8 @@ class Report:
     out: Path | None = None
     """The page; otherwise report.html in the run's folder."""
     experiments: Path | None = None
-    """Where results of experiments are; otherwise experiments/ in the run's folder."""
+    """Where results of experiments are, EXPERIMENT.json or EXPERIMENT/MODEL.json; otherwise experiments/ in the
+    run's folder."""
 
     def run(self) -> None:
         from . import report
@@ -328,6 +344,7 @@ class Play:
 
 KINDS = {
     "evaluate": Evaluate,
+    "plot": Plot,
     "report": Report,
     "recall": Recall,
     "inspect": Inspect,

@@ -31,7 +31,7 @@ from .models.base import CodecModel, CodecModelConfig, Model, Preparation
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
 from .streams import say
 
-# Measured: results/colour-emoji.json.
+# Measured: results/training/colour-emoji.json.
 EXPECT = (
     "on a CPU expect the right colours, but blurs: after six minutes on one core, new emoji come back from noise "
     "of 0.15 with an error of 0.13 (seen with 2,840 to train on, 32×32); a GPU has time for far more steps"

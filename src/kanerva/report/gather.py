@@ -1,6 +1,7 @@
 """Reading: all that there is about a run. What is missing or cannot be read is noted, and never an error."""
 
 import contextlib
+import glob
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -87,7 +88,8 @@ def gather(place: str, where: Path | None = None) -> Material:
         metrics = lines(path / "metrics.jsonl", missing)
     if not isinstance(config, dict):
         config = {"model": checkpoint.get("model")} if checkpoint else {}
-    results, scores = collect(where, folder, checkpoint, missing)
+    name = path.resolve().name if whole else path.stem
+    results, scores = collect(where, folder, name, checkpoint, missing)
     dataset = at(config, "data", "dataset")
     for line in metrics[::-1]:
         if is_score(line.get("test")):
@@ -95,7 +97,6 @@ def gather(place: str, where: Path | None = None) -> Material:
             break
     # on its own kind of images, and then on as many as possible
     scores.sort(key=lambda s: (s.get("dataset") != dataset, s.get("classes") is not None, -number(s.get("images"))))
-    name = path.resolve().name if whole else path.stem
     return Material(name, place, folder, checkpoint, config, metrics, scores, results, missing)
 
 
@@ -144,16 +145,20 @@ def lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
 
 
 def collect(
-    where: Path, folder: Path, checkpoint: dict[str, Any], missing: list[str]
+    where: Path, folder: Path, name: str, checkpoint: dict[str, Any], missing: list[str]
 ) -> tuple[list[Results], list[dict[str, Any]]]:
-    """Results of experiments in the order of the list of experiments, and evaluations of this checkpoint."""
+    """Results of experiments in the order of the list of experiments, and evaluations of this checkpoint.
+
+    They are EXPERIMENT.json, or EXPERIMENT/NAME.json where a folder has results of several models.
+    """
     results, scores = [], []
-    for path in sorted({*where.glob("*.json"), *folder.glob("*.json")} - {folder / "config.json"}):
+    mine = {*where.glob("*.json"), *where.glob(f"*/{glob.escape(name)}.json")}
+    for path in sorted((mine | set(folder.glob("*.json"))) - {folder / "config.json"}):
         if not path.is_file():  # a pipe would be waited for
             missing.append(f"{path}: not a file, left out")
             continue
         data = read(path, missing)
-        if isinstance(data.get("experiment"), str) and path.parent == where:
+        if isinstance(data.get("experiment"), str) and path in mine:
             results.append(Results(path, data))
         elif is_score(data) and "crc32" in data:
             if data["crc32"] == checkpoint.get("crc32"):

@@ -5,6 +5,7 @@ One file per experiment, each with `figures(results)`, which gives Matplotlib fi
 
 import importlib
 import io
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -16,8 +17,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ... import __version__
 from ...files import atomic_write
-from .. import module
+from ...spelling import nearest
+from .. import EXPERIMENTS, module
 from ..base import file_name, unpack
 
 # Okabe and Ito's colours, which colour-blind people can tell apart
@@ -25,6 +28,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 KNOWN = {"least-squares": 0, "descent": 1, "descent, told": 2, "stochastic": 3, "first draw": 4, "fresh images": 6}
 """The colours of some ways to recall, and of what stands beside them, the same in all figures."""
+
+DRAWN = (*EXPERIMENTS, "speed")
+"""What files of results are about."""
 
 STYLE: dict[Any, Any] = {
     "font.size": 9,
@@ -60,13 +66,58 @@ def figures(name: str, results: dict[str, Any]) -> dict[str, Figure]:
 def draw(results: dict[str, Any], path: Path) -> list[Path]:
     """Draw the figures of a file of results beside it, each as PNG and as SVG."""
     written = []
-    for end, figure in figures(results["experiment"], results).items():
+    for end, figure in figures(subject(results), results).items():
         stem = f"{path.stem}-{end}" if end else path.stem
         for kind in ("png", "svg"):
             written.append(path.with_name(f"{stem}.{kind}"))
             with atomic_write(written[-1]) as file:
                 file.write(picture(figure, kind))
     return written
+
+
+def redraw(path: Path, folder: Path | None = None) -> list[Path]:
+    """Draw the figures of a file of results again, beside it or in a folder."""
+    results = read(path)
+    try:
+        return draw(results, path if folder is None else folder / path.name)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: its figures cannot be drawn ({type(error).__name__}: {error}); the usual cause is a file of "
+            f"another version than this one, {__version__}"
+        ) from error
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file of results that can be drawn."""
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; expected the JSON that kanerva experiment writes")
+    try:
+        results = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{path}: expected results as JSON, which kanerva experiment writes, got {error}"
+        ) from None
+    if isinstance(results, dict) and subject(results) in DRAWN:
+        return results
+    raise ValueError(f"{path}: expected results of {', '.join(DRAWN)}, got {described(results)}")
+
+
+def subject(results: dict[str, Any]) -> str:
+    """What results are about: an experiment, or speed, which benchmarks/speed.py measures."""
+    return str(results.get("experiment", "speed" if "parts" in results else None))
+
+
+def described(results: Any) -> str:
+    """What a JSON file is that cannot be drawn, and what to do with it."""
+    if not isinstance(results, dict):
+        return f"a {type(results).__name__}"
+    if "experiment" in results:
+        return f"an experiment of the name {results['experiment']!r}{nearest(subject(results), DRAWN)}"
+    if "nats" in results:
+        return "a score, which has no figure"
+    if {"settings", "results"} <= set(results):
+        return "numbers of an example, whose figure the script in examples/ draws from its own data"
+    return f"an object with {', '.join(map(repr, list(results)[:5])) or 'nothing'} in it"
 
 
 def picture(figure: Figure, kind: str = "png") -> bytes:

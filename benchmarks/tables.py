@@ -1,0 +1,222 @@
+"""Write the tables of the pages, and draw their figures, from the files in results/: `make results`.
+
+A table stands between `<!-- table: NAME -->` and `<!-- end -->` in any page, as often as one likes. A figure is
+drawn if a page shows it: results/EXPERIMENT/MODEL-END.png comes from results/EXPERIMENT/MODEL.json.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from kanerva.experiments import plots
+from kanerva.experiments.plots.speed import duration, sizes
+from kanerva.experiments.tables import Share, Table
+
+ROOT = Path(__file__).parents[1]
+MARKED = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """Where tables and figures stand."""
+    found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("weights/*.md")]
+    return sorted(page for page in found if page.name != "CHANGELOG.md")
+
+
+def load(name: str) -> dict[str, Any]:
+    """A file of results; nothing where it is missing."""
+    path = ROOT / "results" / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+# Tables
+
+SCORED = {
+    "omniglot": '`kanerva.load("omniglot")`, a DKM of 32×100',
+    "omniglot-paper": "`omniglot-paper`, the paper's DKM of 32×100",
+    "omniglot-gpm": "`omniglot-gpm`, a pseudo-inverse memory of 32×100",
+    "omniglot-gpm-released": "`omniglot-gpm --noise released`, with the noise of its authors' program",
+    "omniglot-km": "`omniglot-km`, a Kanerva Machine of 64×100",
+    "omniglot-dnc": "`omniglot-dnc`, a differentiable neural computer of 64×100; its score has no KL",
+    "omniglot-vae": "`omniglot-vae`, a VAE without a memory",
+}
+"""The models of the table of scores, by the names of their files in results/evaluation/."""
+
+
+def scores() -> Table:
+    """Nats per image on test classes, by what is charged and by what the memory holds."""
+    head = [
+        "nats per image, lower is better",
+        "stored images",
+        "KL(M)/T",
+        "with it: −L_T/T",
+        "new images of written classes",
+    ]
+    return Table([*head, "blank memory", "steps", "also reported"], [score(*one) for one in SCORED.items()])
+
+
+def score(name: str, label: str) -> list[Any]:
+    found = load(f"evaluation/{name}")
+    nats, spread, memory = (found.get(key) for key in ("nats", "nats_stderr", "kl_memory"))
+    bound = None if memory is None else {"mean": nats + memory}
+    also = [
+        f"{what}: {one}" for what, one in zip(found.get("extra", {}), shown(found.get("extra", {})), strict=True)
+    ]
+    return [label, {"mean": nats, "stderr": spread}, memory, bound, *map(found.get, ("new", "blank", "step")), also]
+
+
+def shown(values: dict[str, Any]) -> list[str]:
+    return Table([], [list(values.values())]).text().rows[0]
+
+
+def denoising() -> Table:
+    """The last step of recall from every kind of damage, and the stored image that is nearest to the cue."""
+    found = load("denoising/omniglot")
+    what = f"{found['config']['steps']} steps of recall, {found['config']['episodes']} memories"
+    ways = ("least-squares (the paper's)", "descent")
+    tries = [
+        f"{way}: {part}" for way in ways for part in ("wrong pixels", "right image", "steps that raise the energy")
+    ]
+    cells = found["models"][0]["result"]["cells"]
+    return Table(
+        [what, *tries, "nearest stored image: wrong pixels", "right image"], [damage(cell) for cell in cells]
+    )
+
+
+def damage(cell: dict[str, Any]) -> list[Any]:
+    found = [part for way in ("least-squares", "descent") for part in tried(cell["methods"][way])]
+    return [cell["name"], *found, cell["nearest"]["wrong"], Share(cell["nearest"]["right"])]
+
+
+def tried(values: dict[str, Any]) -> list[Any]:
+    """Wrong pixels, the share of right images and that of steps that raise the energy."""
+    return [values["wrong"], Share(values["right"]), Share(values["rose"])]
+
+
+def recall() -> Table:
+    """Recall by descent from 1,024 cues of each kind, in per cent but for the first."""
+    rows = [row for row in load("recall/h200")["rows"] if row["what"] == "recall"]
+    keys = {
+        "wrong": "wrong pixels of 784",
+        "right": "right image, %",
+        "nearest": "nearest stored image is right, %",
+        "certified": "certified, %",
+        "cert_wrong": "certified, but wrong, %",
+    }
+    names = [f"{row['cue']} % flipped" if row["cue"].isdigit() else f"{row['cue']} half erased" for row in rows]
+    return Table(["cue", *keys.values()], [[n, *map(row.get, keys)] for n, row in zip(names, rows, strict=True)])
+
+
+def speed() -> Table:
+    """Seconds of a write with its gradient, on two CPU cores and on an H200."""
+    cpu, gpu = (writes(f"speed/{name}") for name in ("cpu", "h200"))
+    head = ["K rows, C numbers a code, T codes, B episodes", "2 CPU cores: `reference`", "`cpu`", "times faster"]
+    rows = [[case, *on_cpu(cpu.get(case, {})), *on_gpu(gpu[case])] for case in gpu]
+    return Table([*head, "H200: `reference`", "`triton`, in a graph"], rows)
+
+
+def writes(name: str) -> dict[str, dict[str, Any]]:
+    """The contenders of each size."""
+    rows = [row for row in load(name)["parts"]["write"] if row["what"] == "forward + backward"]
+    return {", ".join(f"{size:,}" for size in row["case"].values()): row["contenders"] for row in rows}
+
+
+def on_cpu(found: dict[str, Any]) -> list[str | None]:
+    if not found:
+        return [None, None, None]
+    fast = found["cpu"]
+    return [
+        duration(found["reference"]["seconds"]),
+        duration(fast["seconds"]),
+        f"{fast['faster_than']['reference']['ratio']:.3g}",
+    ]
+
+
+def on_gpu(found: dict[str, Any]) -> list[str]:
+    return [duration(found[name]["seconds"]) for name in ("reference", "triton, captured")]
+
+
+def layer() -> Table:
+    """The layer, and what it stands beside: write and read with gradients, on one CPU thread."""
+    rows = load("speed/cpu")["later"]["layer"]["rows"]
+    names = rows[0]["contenders"]
+    head = [part for row in rows for part in (row["what"], "times faster than the loop")]
+    found = [[part for row in rows for part in beside(row["contenders"][name])] for name in names]
+    return Table([sizes(rows[0]), *head], [[name, *cells] for name, cells in zip(names, found, strict=True)])
+
+
+def beside(found: dict[str, Any]) -> list[str]:
+    """Seconds, and how many times faster than the loop, with quartiles."""
+    times = found["faster_than"].get("loop")
+    if times is None:
+        return [duration(found["seconds"]), "1"]
+    low, high = times["quartiles"]
+    return [duration(found["seconds"]), f"{times['ratio']:.3g} ({low:.3g}–{high:.3g})"]
+
+
+TABLES: dict[str, Callable[[], Table]] = {
+    "scores": scores,
+    "denoising": denoising,
+    "recall": recall,
+    "speed": speed,
+    "layer": layer,
+}
+
+
+def markdown(table: Table) -> str:
+    """A table for a page: names to the left, numbers to the right."""
+    head, rows = table.text()
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(cell or '–' for cell in row)} |" for row in (head, rule, *rows))
+
+
+def filled(text: str) -> str:
+    """A page with its tables as results/ has them now."""
+    return MARKED.sub(
+        lambda found: f"<!-- table: {found[1]} -->\n\n{markdown(TABLES[found[1]]())}\n\n<!-- end -->", text
+    )
+
+
+# Figures
+
+
+def shown_pictures() -> set[Path]:
+    """The pictures in results/ that pages show."""
+    links = (
+        (page, link) for page in pages() for link in re.findall(r"!\[[^]]*\]\(([^)\s]+\.png)\)", page.read_text())
+    )
+    paths = {(page.parent / link).resolve() for page, link in links}
+    return {path for path in paths if path.is_relative_to(ROOT / "results")}
+
+
+def figures() -> Iterator[tuple[Path, Figure]]:
+    """The pictures that pages show and that come from a file of results."""
+    wanted = shown_pictures()
+    for path in sorted((ROOT / "results").glob("*/*.json")):
+        mine = {
+            picture for picture in wanted if picture.parent == path.parent and picture.stem.startswith(path.stem)
+        }
+        results = json.loads(path.read_text())
+        if mine and plots.subject(results) in plots.DRAWN:
+            for end, figure in plots.figures(plots.subject(results), results).items():
+                picture = path.with_name(f"{path.stem}-{end}.png" if end else f"{path.stem}.png")
+                if picture in mine:
+                    yield picture, figure
+
+
+def main() -> None:
+    for page in pages():
+        old = page.read_text()
+        if (new := filled(old)) != old:
+            page.write_text(new)
+            print(page.relative_to(ROOT))
+    for path, figure in figures():
+        path.write_bytes(plots.picture(figure))
+        print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
