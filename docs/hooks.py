@@ -58,7 +58,7 @@ def pages(nav: object) -> list[str]:
 
 
 def inside(page: Path, link: str) -> Path | None:
-    """The file of the repository that a link leads to; README, whose place is taken by the site, leads to its start."""
+    """The file of the repository that a link leads to, or None; for README, the first page of the site."""
     if ":" in link:
         return None
     to = Path(os.path.normpath(page.parent / link))
