@@ -1,7 +1,7 @@
 """Pages link to files of the repository by their paths, as a reader of the repository follows them.
 
 Such a file becomes a part of the site, under its path from the root; links to it are changed to fit. A file of
-Markdown becomes a page, and is listed in mkdocs.yml.
+Markdown becomes a page, and is listed in mkdocs.yml. A link to a folder, which no site shows, becomes its text.
 """
 
 import os
@@ -14,7 +14,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)]*)?\))")
+LINK = re.compile(r"\[([^\[\]]*)\]\(([^)\s#]+)((?:#[^)]*)?)\)")  # its text, where it leads to, and where in there
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -43,8 +43,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         to = inside(path, link[2])
         if to is None:
             return link[0]
+        if to.is_dir():
+            return link[1]
         here = to.relative_to(DOCS if DOCS in to.parents else ROOT)
-        return f"{link[1]}{os.path.relpath(here, start or '.')}{link[3]}"
+        return f"[{link[1]}]({os.path.relpath(here, start or '.')}{link[3]})"
 
     return LINK.sub(changed, markdown)
 
@@ -58,10 +60,10 @@ def pages(nav: object) -> list[str]:
 
 
 def inside(page: Path, link: str) -> Path | None:
-    """The file of the repository that a link leads to, or None; for README, the first page of the site."""
+    """The file or folder of the repository that a link leads to, or None; for README, the site's first page."""
     if ":" in link:
         return None
     to = Path(os.path.normpath(page.parent / link))
     if to == ROOT / "README.md":
         return DOCS / "index.md"
-    return to if ROOT in to.parents and to.is_file() else None
+    return to if ROOT in to.parents and to.exists() else None
