@@ -1,12 +1,13 @@
 # make test    everything that CI runs: format, lint, types, tests
 # make demo    see the memory work
-# Both create .venv on first use; nothing but Python 3.10+ and the package index is needed.
+# make docs    build the documentation
+# All create .venv on first use; nothing but Python 3.10+ and the package index is needed.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: test demo bench results mutants fuzz format clean
+.PHONY: test demo docs bench results mutants fuzz format clean
 
 test: $(READY)
 	$(BIN)/ruff format --check .
@@ -17,6 +18,11 @@ test: $(READY)
 demo: $(READY)
 	@echo 'train a small model on built-in glyphs, score it, try what it remembers: about seven minutes; Ctrl-C saves'
 	@$(BIN)/python examples/demo.py
+
+# every warning is an error; the tests build it too
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo 'site/index.html opens as it is; with search: $(BIN)/python -m http.server --directory site'
 
 # how far float32 drifts, and how fast each way to write is: minutes; on a GPU too where there is one
 bench: $(READY)
@@ -41,7 +47,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist site
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and "kanerva needs Python 3.10 or newer, this is %d.%d: try make PYTHON=python3.11" % v[:2])'

@@ -1,12 +1,16 @@
 """The package as it is imported: light until something is used, and complete then."""
 
 import pickle
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import kanerva
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -46,3 +50,22 @@ def test_files_are_there_when_they_are_used() -> None:
 
 def test_configs_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(kanerva.TrainConfig(steps=3))) == kanerva.TrainConfig(steps=3)
+
+
+def test_one_version_everywhere() -> None:
+    released = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released
+    assert released[1] in ("Unreleased", kanerva.__version__)
+    assert f"\nversion: {kanerva.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_an_index_shows_the_readme_without_broken_links() -> None:
+    """By the substitutions of pyproject.toml: relative links and images become text, others stay."""
+    config, readme = (ROOT / "pyproject.toml").read_text(), (ROOT / "README.md").read_text()
+    rules = re.findall(r"\{ pattern = '(.+?)', replacement = '(.+?)' \}", config)
+    assert len(rules) == 2
+    shown = f"{readme} ![a](b.png) [c](d.md#e) [f](https://g) [![h](i.svg)](j)"
+    for pattern, replacement in rules:
+        shown = re.sub(pattern, replacement, shown)
+    assert [link for link in re.findall(r"\]\(([^)]+)\)", shown) if not link.startswith("http")] == []
+    assert shown.count("](http") == readme.count("](http") + 1

@@ -30,7 +30,9 @@ class MemoryState(NamedTuple):
     """The memory's distribution, MN(R, U, I): columns are independent, rows covary by U [sec. 2.1]."""
 
     R: Float[Tensor, "*b K C"]
+    """The mean."""
     U: Float[Tensor, "*b K K"]
+    """The covariance of the rows."""
 
     def to(self, *args: Any, **kwargs: Any) -> "MemoryState":
         """Move or convert both tensors, as Tensor.to does."""
@@ -58,7 +60,9 @@ class Frame(NamedTuple):
     """
 
     codes: Float[Tensor, "*b K C"]
+    """F, of which every written code is a mixture."""
     weights: Float[Tensor, "*b K K"]
+    """The weights, mixed in the same way."""
     rank: Int64[Tensor, "*b"]
     """Writes that can be told apart."""
     distinct: Int64[Tensor, "*b"]

@@ -1,0 +1,279 @@
+"""What README and the documentation show works: code runs, commands parse, links lead somewhere, the site builds.
+
+A block of Python runs as it stands, after those before it on its page. What it prints is what a block of `text`
+after it says. With `<!-- not run: REASON -->` before it, it is only compiled. Arguments of commands are parsed.
+"""
+
+import ast
+import contextlib
+import functools
+import importlib.util
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from kanerva import DKM, PRESETS, DKMConfig, commands, experiments, memory
+from kanerva.cli import COMMANDS
+from kanerva.commands import parse
+from kanerva.fields import to_dict
+
+pytestmark = pytest.mark.usefixtures("no_shape_checks")
+
+ROOT = Path(__file__).parents[1]
+PAGES = {str(path.relative_to(ROOT)): path for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
+FENCE = re.compile(r"(?:^<!-- not run: (.+?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+    line: int
+    not_run: str | None
+    """Why it is not run."""
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text("utf-8")
+    return [
+        Block(found[2] or "sh", found[3], text[: found.start(3)].count("\n") + 1, found[1])
+        for found in FENCE.finditer(text)
+    ]
+
+
+def having(language: str) -> list[str]:
+    return [name for name, page in PAGES.items() if any(block.language == language for block in blocks(page))]
+
+
+def test_blocks_are_of_a_kind_that_is_tested() -> None:
+    kinds = {(name, block.language) for name, page in PAGES.items() for block in blocks(page)}
+    assert {(name, kind) for name, kind in kinds if kind not in ("python", "sh", "text")} == set()
+    assert sum(kind == "python" for _, kind in kinds) >= 8
+    for name, page in PAGES.items():
+        text = page.read_text("utf-8")
+        assert len(re.findall(r"^```", text, re.MULTILINE)) == 2 * len(blocks(page)), name
+        assert text.count("<!-- not run") == sum(block.not_run is not None for block in blocks(page)), name
+
+
+# Python
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files that pages speak of: pictures, and models that have been trained (here they are not)."""
+    monkeypatch.chdir(tmp_path)
+    Path("my_images").mkdir()
+    strokes = np.random.default_rng(0)
+    for number in range(40):
+        x = np.zeros((28, 28), np.uint8)
+        for start in strokes.integers(4, 24, (3, 2)):
+            x[start[0], 4 : start[1] + 1] = x[4 : start[0] + 1, start[1]] = 255
+        Image.fromarray(x).save(f"my_images/{number}.png")
+    for run in ("demo", "mine"):
+        DKM(DKMConfig()).save(f"runs/{run}/last.safetensors")
+
+
+@pytest.mark.usefixtures("workshop")
+@pytest.mark.parametrize("name", having("python"))
+def test_python_runs_as_it_stands(name: str) -> None:
+    page = PAGES[name]
+    scope: dict[str, Any] = {"__name__": "page"}
+    needs_packages([block.text for block in blocks(page) if block.language == "python" and block.not_run is None])
+    shown = blocks(page)
+    for block, after in zip(shown, [*shown[1:], None], strict=True):
+        if block.language != "python":
+            continue
+        code = compile("\n" * (block.line - 1) + block.text, name, "exec")
+        if block.not_run is None:
+            said = io.StringIO()
+            with contextlib.redirect_stdout(said):
+                exec(code, scope)
+            if after is not None and after.language == "text":
+                alike(said.getvalue(), after.text, f"{name}:{after.line}")
+
+
+def needs_packages(texts: list[str]) -> None:
+    """Skip where something that only the examples need is not installed."""
+    for node in ast.walk(ast.parse("\n".join(texts))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for package in {name.split(".")[0] for name in names}:
+            if importlib.util.find_spec(package) is None:
+                pytest.skip(f"{package} is not installed (pip install 'kanerva[examples]')")
+
+
+def alike(found: str, said: str, where: str) -> None:
+    """Compare what was printed with what a page says: words and whole numbers exactly, others within 1 or 5 %."""
+    number = re.compile(r"(\d+\.\d+)")
+    a, b = number.split(found.strip()), number.split(said.strip())
+    assert a[::2] == b[::2], where
+    assert [float(x) for x in a[1::2]] == pytest.approx([float(x) for x in b[1::2]], rel=0.05, abs=1), where
+
+
+def test_the_memory_in_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    page = PAGES["docs/how/memory.md"]
+    (example,) = (block.text for block in blocks(page) if "memory.prior" in block.text)
+    exec(example, {})
+    cue, found = (float(x) for x in re.findall(r"tensor\((\S+)\)", capsys.readouterr().out))
+    said = re.search(r"of (0\.\d\d) for the cues and (0\.\d\d) for what", page.read_text("utf-8"))
+    assert said
+    # the printed digits; another version of torch may draw other patterns
+    assert cue == pytest.approx(float(said[1]), abs=0.03)
+    assert found == pytest.approx(float(said[2]), abs=0.03)
+    assert len([line for line in example.splitlines() if line.strip()]) == 10
+
+
+def test_every_function_of_the_memory_is_in_the_table() -> None:
+    public = [name for name, f in vars(memory).items() if callable(f) and f.__module__ == memory.__name__]
+    functions = [name for name in public if name[0].islower()]
+    assert len(functions) == 24
+    assert [name for name in functions if f"`{name}(" not in PAGES["docs/how/memory.md"].read_text("utf-8")] == []
+
+
+# Commands
+
+
+@pytest.mark.usefixtures("workshop")
+@pytest.mark.parametrize("name", having("sh"))
+def test_commands_parse(name: str) -> None:
+    """Also those that are not run: a flag that was renamed is noticed."""
+    for block in blocks(PAGES[name]):
+        for line in block.text.splitlines() if block.language == "sh" else ():
+            if words := shlex.split(line, comments=True):
+                check(words, f"{name}: {line}")
+
+
+def check(words: list[str], where: str) -> None:
+    """Raise an error for a command that does not exist, or not like that."""
+    while re.fullmatch(r"[A-Z_]+=\S*", words[0]):  # for the environment
+        words = words[1:]
+    if words[0] == "torchrun":
+        words = words[words.index("-m") + 1 :]
+    match words:
+        case ["kanerva", command, *arguments]:
+            parsed(command, arguments)
+        case ["make", *targets]:
+            assert set(targets) <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)), where
+        case ["pip", "install", *rest]:
+            extras = re.findall(r"\[([\w,]+)\]", " ".join(rest))
+            known = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+            assert {extra for group in extras for extra in group.split(",")} <= set(known), where
+        case ["python", script, *rest]:
+            text = (ROOT / script).read_text("utf-8")
+            assert all(f'"{word}"' in text for word in rest if word.startswith("--")), where
+        case _:
+            pytest.fail(f"{where}: a command that no test knows")
+
+
+def parsed(command: str, arguments: list[str]) -> None:
+    """Parse a command of kanerva; a run to resume is there."""
+    if "--help" in arguments:
+        return
+    if "--resume" in arguments:
+        config = Path(arguments[arguments.index("--resume") + 1]) / "config.json"
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(json.dumps(to_dict(PRESETS["demo"][1])))
+    parse(command, arguments)
+
+
+@pytest.mark.usefixtures("workshop")
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_within_a_sentence_parse(name: str) -> None:
+    """And a flag that is named alone is one of some command."""
+    for code in inline(PAGES[name]):
+        match code.split():
+            case ["kanerva", command, *arguments] if command.islower() and not placeholder(arguments):
+                assert command in COMMANDS, code
+                if arguments:
+                    parsed(command, arguments)
+            case [word, *_] if re.fullmatch(r"--[a-z][\w-]*", word):
+                flags = [flag for flag in code.split() if flag.startswith("--")]
+                assert [flag for flag in flags if flag[2:] not in known_flags()] == [], code
+
+
+def inline(page: Path) -> Iterator[str]:
+    """Code within sentences and tables."""
+    text = FENCE.sub("", page.read_text("utf-8"))
+    yield from (" ".join(code.split()) for code in re.findall(r"`([^`]+)`", text))
+
+
+def placeholder(arguments: list[str]) -> bool:
+    """Whether an argument stands for any: PRESET, NAME, or an ellipsis."""
+    return any(word in ("NAME", "PRESET", "COMMAND") or "…" in word for word in arguments)
+
+
+@functools.cache
+def known_flags() -> set[str]:
+    kinds: list[Any] = [*commands.KINDS.values(), *map(experiments.find, experiments.EXPERIMENTS)]
+    kinds += [parse("train", [name]) for name in PRESETS]
+    return {"model", "resume", "help", *(flag for kind in kinds for flag in commands.flags(kind))}
+
+
+# Links and the site
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_to_files(name: str) -> None:
+    """In the repository, and in the sdist; the site checks links to places within pages too."""
+    packed = re.search(
+        r"targets\.sdist\].*?include = \[(.*?)\n\]", (ROOT / "pyproject.toml").read_text(), re.DOTALL
+    )
+    assert packed
+    included = [ROOT / path.lstrip("/") for path in re.findall(r'"([^"]+)"', packed[1])]
+    for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", PAGES[name].read_text("utf-8")):
+        if not link.startswith("http"):
+            path = (PAGES[name].parent / link).resolve()
+            assert path.exists(), link
+            assert any(path.match(str(one)) or path.is_relative_to(one) for one in included), link
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built with every warning an error."""
+    for package in ("mkdocs", "material", "mkdocstrings", "mkdocstrings_handlers"):
+        pytest.importorskip(package, reason=f"{package} is not installed (pip install 'kanerva[docs]')")
+    folder = tmp_path_factory.mktemp("site")
+    # with --quiet, warnings would not be counted
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}  # which the theme prints, and nobody here can mend
+    done = subprocess.run(command, cwd=ROOT, env=quiet, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    """Links may lead away; scripts, styles, fonts and images are in the site."""
+    pages = sorted(site.rglob("*.html"))
+    assert len(pages) > 25
+    for page in pages:
+        text = page.read_text("utf-8")
+        loaded = re.findall(r'<(?:script|img|iframe|source)\b[^>]*\bsrc="?([^"\s>]+)', text)
+        loaded += re.findall(r'<link\b(?![^>]*\brel="?(?:canonical|next|prev))[^>]*\bhref="?([^"\s>]+)', text)
+        assert [link for link in loaded if re.match(r"(?:https?:)?//", link)] == [], page
+    for style in site.rglob("*.css"):
+        assert re.findall(r"(?:@import\s+|url\()[\"']?(?:https?:)?//", style.read_text("utf-8")) == [], style
+
+
+def test_the_site_documents_what_is_public(site: Path) -> None:
+    """Every name of the package, its layer and its memory has its place."""
+    import kanerva
+
+    text = "".join(page.read_text("utf-8") for page in (site / "api").glob("*.html"))
+    others = {"data", "kernels", "memory", "nn", "MODELS", "PRESETS", "ModelConfig", "__version__"}
+    own = {name: f"{name}.{name}" for name in ("train", "evaluate")}  # a function, and the file that it is in
+    names = [f"kanerva.{own.get(name, name)}" for name in kanerva.__all__ if name not in others]
+    names += ["kanerva.nn.Memory.write", "kanerva.nn.Stream", "kanerva.memory.address", "kanerva.kernels.write"]
+    names += [f"kanerva.data.{name}" for name in ("load", "ClassImages")]
+    assert [name for name in names if f'id="{name}"' not in text] == []
