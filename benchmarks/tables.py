@@ -5,6 +5,7 @@ drawn if a page shows it: results/EXPERIMENT/MODEL-END.png comes from results/EX
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,9 +38,11 @@ def load(name: str) -> dict[str, Any]:
 SCORED = {
     "omniglot": '`kanerva.load("omniglot")`, a DKM of 32×100',
     "omniglot-paper": "`omniglot-paper`, the paper's DKM of 32×100",
+    "omniglot-new": "`omniglot --unwritten 8 --classes 4 --plain 0.25 --steps 40000`, trained on new images too",
     "omniglot-gpm": "`omniglot-gpm`, a pseudo-inverse memory of 32×100",
     "omniglot-gpm-released": "`omniglot-gpm --noise released`, with the noise of its authors' program",
-    "omniglot-km": "`omniglot-km`, a Kanerva Machine of 64×100",
+    "omniglot-km": "`omniglot-km`, a Kanerva Machine of 64×100; KL(M) is neither trained nor charged, as in its paper",
+    "omniglot-km-32": "`omniglot-km --rows 32 --steps 15000`, the same with 32×100",
     "omniglot-dnc": "`omniglot-dnc`, a differentiable neural computer of 64×100; its score has no KL",
     "omniglot-vae": "`omniglot-vae`, a VAE without a memory",
 }
@@ -70,6 +73,84 @@ def score(name: str, label: str) -> list[Any]:
 
 def shown(values: dict[str, Any]) -> list[str]:
     return Table([], [list(values.values())]).text().rows[0]
+
+
+def paper() -> Table:
+    """The paper's scores and ours: of stored images alone, what the memory costs, and both together."""
+    rows = [
+        ["Omniglot, 32×100, nats per image: the paper", "77.2", None, None],
+        kept_to("omniglot-paper", "the same, to the letter: `kanerva train omniglot-paper`"),
+        kept_to("omniglot", 'the same memory, our best: `kanerva.load("omniglot")`'),
+        ["DMLab frames, 64×200, bits per dimension: the paper", "2.75", None, None],
+        kept_to("mazes", 'our mazes, the same memory, our best: `kanerva.load("mazes")`'),
+    ]
+    return Table(["lower is better", "stored images", "KL(M)/T", "their sum, which is trained"], rows)
+
+
+def kept_to(name: str, label: str) -> list[Any]:
+    """Scores in nats; where the file has bits per dimension, in these."""
+    found = load(f"evaluation/{name}")
+    if not found:
+        return [label, None, None, None]
+    nats, error, memory = found["nats"], found["nats_stderr"], found["kl_memory"]
+    if (bits := found.get("bits_per_dimension")) is None:
+        return [label, {"mean": nats, "stderr": error}, f"{memory:.2f}", f"{nats + memory:.2f}"]
+    one = math.log(2) * math.prod(found["shape"])  # nats in a bit per dimension
+    return [label, {"mean": bits, "stderr": error / one}, f"{memory / one:.3f}", f"{bits + memory / one:.3f}"]
+
+
+RIVALS = {
+    "nearest": "`nearest`, every image",
+    "hopfield": "`hopfield`, every image",
+    "hopfield:omniglot": "`hopfield:omniglot`, every code",
+    "omniglot": "`dkm`: `omniglot`",
+    "omniglot-paper": "`dkm`: `omniglot-paper`",
+    "omniglot-km": "`km`: `omniglot-km`",
+    "omniglot-gpm": "`gpm`: `omniglot-gpm`",
+    "omniglot-dnc": "`dnc`: `omniglot-dnc`",
+    "omniglot-vae": "`vae`: `omniglot-vae`",
+}
+"""The models of the comparison, by their names in results/rivals/omniglot.json."""
+
+
+def rivals() -> Table:
+    """What each model remembers of 32 and of 200 images, from 15 % flips, and what it keeps."""
+    lengths = (32, 200)
+    head = ["15 % of the pixels flipped"]
+    for length in lengths:
+        head += [f"{length} images: floats kept", "wrong pixels of 784", "right image"]
+    rows = []
+    for name, label in RIVALS.items():
+        result = rival(name)
+        found = {f["length"]: f for f in result.get("recall", []) if f["written"] == f["length"]}
+        cells = [part for length in lengths for part in remembered(result, found.get(length))]
+        rows.append([label, *cells])
+    return Table(head, rows)
+
+
+def rival(name: str) -> dict[str, Any]:
+    """The result of one of the models; empty where it is missing."""
+    return next((m["result"] for m in load("rivals/omniglot").get("models", []) if m["name"] == name), {})
+
+
+def remembered(result: dict[str, Any], found: dict[str, Any] | None) -> list[Any]:
+    if found is None:
+        return [None, None, None]
+    cell = found["damage"][result["headline"]]
+    return [found["kept"], cell["wrong"], Share(cell["right"])]
+
+
+def costs() -> Table:
+    """What each model costs: parameters, training, writing and recalling an image."""
+    head = ["", "parameters", "training steps", "ms to write an image", "ms to recall one"]
+    rows = []
+    for name, label in RIVALS.items():
+        result, trained = rival(name), load(f"evaluation/{name}").get("training", {})
+        times = result.get("seconds", {})
+        ms = [f"{1e3 * times[what]:.2g}" if times else None for what in ("write", "recall")]
+        steps = trained.get("steps", load(f"evaluation/{name}").get("step"))
+        rows.append([label, result.get("parameters"), steps, *ms])
+    return Table(head, rows)
 
 
 def denoising() -> Table:
@@ -158,7 +239,10 @@ def beside(found: dict[str, Any]) -> list[str]:
 
 
 TABLES: dict[str, Callable[[], Table]] = {
+    "paper": paper,
     "scores": scores,
+    "rivals": rivals,
+    "costs": costs,
     "denoising": denoising,
     "recall": recall,
     "speed": speed,

@@ -184,9 +184,12 @@ PRESETS["omniglot-vae"] = (
     "A variational autoencoder with the codec and the training of omniglot, and no memory.",
     with_model(PRESETS["omniglot"][1], "vae"),
 )
+SHORT = dataclasses.replace(
+    PRESETS["omniglot"][1], train=dataclasses.replace(PRESETS["omniglot"][1].train, steps=20_000)
+)
 PRESETS["omniglot-km"] = (
     "A Kanerva Machine of the published size, 64 rows, with the codec and the training of omniglot.",
-    with_model(PRESETS["omniglot"][1], "km", rows=64, memory="mean"),
+    with_model(SHORT, "km", rows=64, memory="mean"),
 )
 PRESETS["omniglot-gpm"] = (
     "A generative pseudo-inverse memory, with the codec and the training of omniglot.",
@@ -194,10 +197,7 @@ PRESETS["omniglot-gpm"] = (
 )
 PRESETS["omniglot-dnc"] = (
     "A differentiable neural computer with a memory of 64×100, with the codec and the training of omniglot.",
-    dataclasses.replace(
-        with_model(PRESETS["omniglot"][1], "dnc", rows=64),
-        train=dataclasses.replace(PRESETS["omniglot"][1].train, steps=20_000),
-    ),
+    with_model(SHORT, "dnc", rows=64),
 )
 
 # The nats of a colour image are a sum over thousands of pixels, which get surer as training goes on: gradients have

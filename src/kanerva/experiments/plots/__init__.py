@@ -149,9 +149,10 @@ def curve(axes: Axes, x: Any, values: dict[str, Any], label: str, number: int, *
     axes.fill_between(x, y - spread, y + spread, color=colour, alpha=0.2, linewidth=0)
 
 
-def sheet(axes: Axes, packed: dict[str, Any]) -> None:
-    """Images of shape (rows, columns, channels, height, width) as one picture, ink black on white."""
+def sheet(axes: Axes, packed: dict[str, Any], shown: list[int] | None = None) -> None:
+    """Images of shape (rows, columns, channels, height, width), or some rows, as one picture, ink black on white."""
     pixels = unpack(packed)
+    pixels = pixels if shown is None else pixels[shown]
     rows, columns, channels, height, width = pixels.shape
     framed = np.full(
         (rows, columns, channels, height + 2, width + 2), 0.25 if packed["binary"] else 1.0, np.float32

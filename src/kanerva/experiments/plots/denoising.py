@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from ..base import unpack
 from . import columns, curve, each, legend, look, numbers, rising, sheet, singles, unit
 
 NEAREST = "stored image nearest to the cue (keeps all images)"
@@ -19,13 +20,14 @@ def figures(results: dict[str, Any]) -> dict[str, Figure]:
 
 
 def pictures(result: dict[str, Any]) -> Figure:
-    """Originals, cues and steps of recall, a row each."""
-    names = result["pictures"]["rows"]
-    rows, columns = result["pictures"]["images"]["shape"][:2]
-    figure = Figure(figsize=(1.4 + 0.4 * columns, 0.4 * rows + 0.3), layout="constrained")
+    """Originals, cues and steps of recall, a row each; steps that change nothing are left out."""
+    names, images = result["pictures"]["rows"], result["pictures"]["images"]
+    pixels = unpack(images)
+    kept = [i for i in range(len(names)) if i == 0 or not np.array_equal(pixels[i], pixels[i - 1])]
+    figure = Figure(figsize=(1.4 + 0.4 * pixels.shape[1], 0.4 * len(kept) + 0.3), layout="constrained")
     axes = figure.subplots()
-    sheet(axes, result["pictures"]["images"])
-    label_rows(axes, names)
+    sheet(axes, images, kept)
+    label_rows(axes, [names[i] for i in kept])
     axes.set_title(f"Recall from {result['headline']}")
     return figure
 
