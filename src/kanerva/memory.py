@@ -34,11 +34,22 @@ class MemoryState(NamedTuple):
 
     def to(self, *args: Any, **kwargs: Any) -> "MemoryState":
         """Move or convert both tensors, as Tensor.to does."""
-        return MemoryState(self.R.to(*args, **kwargs), self.U.to(*args, **kwargs))
+        return type(self)(self.R.to(*args, **kwargs), self.U.to(*args, **kwargs))
 
     def detach(self) -> "MemoryState":
         """Cut both tensors off the graph, as Tensor.detach does."""
-        return MemoryState(self.R.detach(), self.U.detach())
+        return type(self)(self.R.detach(), self.U.detach())
+
+
+class Faded(MemoryState):
+    """A memory that has faded (`drift`), and may have been written to since.
+
+    It is read like any other. But old writes count for less than one each, by an amount that it does not know, so
+    they cannot be told apart any more: `span`, `frame` and all that is built on them refuse it.
+    """
+
+    __slots__ = ()
+    faded = True
 
 
 class Inverse(NamedTuple):
@@ -73,7 +84,7 @@ class Weights(NamedTuple):
 
 
 # torch.load takes a saved MemoryState as it takes a tensor, without unpickling anything else
-torch.serialization.add_safe_globals([MemoryState])
+torch.serialization.add_safe_globals([MemoryState, Faded])
 
 
 @full_precision
@@ -201,7 +212,7 @@ def energy(
 
 
 @full_precision
-def drift(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance, keep: Variance) -> MemoryState:
+def drift(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance, keep: Variance) -> Faded:
     """Let a memory fade towards its prior, as one whose content changes with time; beyond the paper [app. A].
 
         M' = R0 + √keep (M − R0) + √(1 − keep) ε,  ε ~ MN(0, prior_var I, I)
@@ -216,7 +227,7 @@ def drift(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance,
     )
     checks.variance("prior_var", prior_var, like=state.R)
     checks.share("keep", keep, like=state.R)
-    return MemoryState(R0 + keep**0.5 * (state.R - R0), ridge(keep * state.U, (1 - keep) * prior_var))
+    return Faded(R0 + keep**0.5 * (state.R - R0), ridge(keep * state.U, (1 - keep) * prior_var))
 
 
 @full_precision
@@ -231,7 +242,7 @@ def update(
     K·C + K². Proof: test_update_*.
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var, episode=False)
-    return _update(state, w, z, noise_var)
+    return _like(state, _update(state, w, z, noise_var))
 
 
 @full_precision
@@ -245,9 +256,9 @@ def condition(
     Cost T·(K² + K·C) for T > K > 64, without an inverse of U. Proof: test_condition_*.
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var)
-    state = _condition(MemoryState(*broadcast(state, w, z)), w, z, noise_var)
-    checks.written(state)
-    return state
+    after = _condition(MemoryState(*broadcast(state, w, z)), w, z, noise_var)
+    checks.written(after)
+    return _like(state, after)
 
 
 @full_precision
@@ -293,9 +304,9 @@ def write(
     checks.count("iterations", iterations)
     checks.count("block", block)
     checks.keys(keys, state)
-    state, w = _write(state, z, noise_var, iterations, block, keys)
-    checks.written(state)
-    return state, w
+    after, w = _write(state, z, noise_var, iterations, block, keys)
+    checks.written(after)
+    return _like(state, after), w
 
 
 def masked(z: Float[Tensor, "*#b T C"], mask: Bool[Tensor, "*#b T"] | None) -> Float[Tensor, "*#b T C"]:
@@ -571,6 +582,11 @@ def _known_gram(R: Float[Tensor, "*#b K C"], known: Bool[Tensor, "*#b T C"]) -> 
     return (R[..., None, :, :] * known[..., None, :]) @ R.mT[..., None, :, :]
 
 
+def _like(before: MemoryState, after: MemoryState) -> MemoryState:
+    """The memory after a write: one that has faded stays so."""
+    return Faded(*after) if isinstance(before, Faded) else after
+
+
 class _Past(NamedTuple):
     """A memory without its prior, in float64: sums over all that was written, over noise_var."""
 
@@ -587,6 +603,7 @@ class _Past(NamedTuple):
 
 
 def _past(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance) -> _Past:
+    checks.unfaded(state)
     checks.memory(state, "state")
     K, C = state.R.shape[-2:]
     checks.tensor("R0", R0, ("K", "C"), {"K": K, "C": C}, like=state.R, source="size of state.R")

@@ -150,6 +150,7 @@ def contains(model: "DKM", state: MemoryState, x: Float[Tensor, "*cues Q c h w"]
 
 def how_often(model: "Parameters", state: MemoryState, z: Float[Tensor, "*cues Q C"]) -> Int64[Tensor, "*b Q"]:
     """`contains` for codes. A code of zeros is never written: it changes nothing."""
+    checks.unfaded(state)
     flat, codes, batch = opened(state, z)
     times = count(Frames.of(model, flat), codes)
     return torch.where((codes == 0).all(-1), 0, times).reshape(*batch, z.shape[-2])
@@ -184,6 +185,7 @@ def forget(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> 
 
 def take_out(model: "Parameters", state: MemoryState, z: Float[Tensor, "*b Q C"], wanted: str) -> MemoryState:
     """`forget` for codes; an error begins with what was wanted."""
+    checks.unfaded(state)
     flat, z, batch = opened(state, z)
     frames = Frames.of(model, flat)
     times = torch.where((z == 0).all(-1), 0, count(frames, z))
@@ -236,6 +238,7 @@ def contents(
     each of 32 in 32 rows. Proof: test_contents_*.
     """
     model.check_memory(state)
+    checks.unfaded(state)
     if state.R.ndim != 2 or state.U.ndim != 2:
         raise ValueError(f"state: expected one memory, R of shape (K, C), got {tuple(state.R.shape)}")
     with checks.deep_checks(False), torch.inference_mode(False), torch.no_grad():
