@@ -432,6 +432,15 @@ def test_untrained_start_values_read_what_was_written() -> None:
         assert scale > 0.1 or untold > 5 * told
 
 
+@pytest.mark.parametrize("count", [2, 3, 4, 6])
+def test_contents_of_few_vectors(count: int) -> None:
+    """Where many mixtures are one of them for the most part, so that their signs are its own."""
+    m, z = layer(40, 12), signs(count, 40)
+    found = m.contents(m.write(z).detach(), torch.sign).z
+    assert sorted((z * z[:, :1]).tolist()) == sorted((found * found[:, :1]).tolist())
+    assert len(m.contents(m.write(normal(count, 40)).detach(), lambda x: x).z) == 0
+
+
 # streams
 
 

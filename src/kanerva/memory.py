@@ -120,7 +120,7 @@ def address(
     One factor of A serves all T codes. Cost T·K·C + K²·C + K³. The `inverse` of this memory, if it is at hand,
     replaces the factor for K ≤ C: T·(K·C + K²) + K²·C with one step of refinement, as exact as the solve.
     known: entries that are not are left out of the sum over C, whatever z has there, NaN included; each code then
-    has an A of its own. Cost T·(K²·C + K³). Proof: test_address_*, test_inverse_*, test_known_*.
+    has an A of its own. Cost T·(K²·C + K³). Proof: test_address_*, test_inverse_*, test_cues_*.
     """
     if known is not None:
         checks.known(known, z)
@@ -158,7 +158,7 @@ def infer(
 
         p(w) = N(0, I)    p(z | w) = N(Rᵀw, noise_var I)    p(w | z) = N(mean, noise_var A⁻¹),  mean = `address`
 
-    known: as in `address`. Cost T·(K·C + K²) + K²·C + K³; with known, T·(K²·C + K³). Proof: test_known_*.
+    known: as in `address`. Cost T·(K·C + K²) + K²·C + K³; with known, T·(K²·C + K³). Proof: test_cues_*.
     """
     mean, R = address(z, state, noise_var, known=known), state.R
     if known is None:
@@ -175,7 +175,7 @@ def complete(
         mean = Rᵀm        var_j = noise_var + mᵀU m + tr(U S) + R_jᵀ S R_j
 
     The variance is exact for z = Mᵀw + ξ with M ~ MN(R, U, I) and w independent of it: the noise, the memory's
-    uncertainty (the two terms with U), and the address's. Proof: test_complete_*.
+    uncertainty (the two terms with U), and the address's. Proof: test_cues_*.
     """
     (m, S), R, U = weights, state.R, state.U
     checks.inputs(state, w=m, noise_var=noise_var)
@@ -195,8 +195,7 @@ def energy(
 
         z ~ N(0, RᵀR + noise_var I):   ½ (‖z − Rᵀw‖²/noise_var + ‖w‖² + ln det A/noise_var + C ln 2π noise_var)
 
-    with w = `address` and A = R Rᵀ + noise_var I. known: as in `address`; C counts known entries. Proof:
-    test_energy_*.
+    with w = `address` and A = R Rᵀ + noise_var I. known: as in `address`; C counts these alone. Proof: test_cues_*.
     """
     z = z if known is None else torch.where(known, z, 0)
     w, R = address(z, state, noise_var, known=known), state.R
@@ -219,7 +218,7 @@ def drift(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance,
         R' = R0 + √keep (R − R0)        U' = keep U + (1 − keep) prior_var I
 
     This is the prediction step of a Kalman filter: exact, if M does change so. The prior does not change by it,
-    and U never exceeds prior_var I, as it would if it were only divided by `keep`. Proof: test_drift_*.
+    and U never exceeds prior_var I, as it would if it were only divided by `keep`. Proof: test_fading_*.
     """
     checks.memory(state, "state", uses_U=False)
     checks.tensor(
