@@ -73,8 +73,8 @@ TRIAL = 1_500
 # Evaluations without a find after which it gives up where something was. 32 images in 32 rows, 30 % flips: with
 # half of it, 3 % fewer answers are certified (16 memories).
 PATIENCE = 12_000
-# Mixtures of stored images that are tried with a codec of real-valued images, and the share of them that may pass. Of
-# few images, many mixtures are one of them for the most part: of 2, 3 or 4, 31 %, 9 % or 2 % of all are within 0.24.
+# Mixtures of stored images that are tried with a codec of real-valued images, and the share of them that may pass.
+# Of few images, many mixtures are one of them for the most part: of 2, 3 or 4, 31 %, 9 % or 2 % are within 0.24.
 MIXTURES, PASS, FEW, PASS_FEW = 32, 0.05, 4, 0.6
 # With fewer cues than this, random starts go along with them.
 LEAST = 16
@@ -456,7 +456,7 @@ class Search:
         mixed = self.fresh(MIXTURES)
         codes = self.model.encode(self.model.decode(mixed).mode())
         outside = fit(codes, self.frames.codes, self.frames.back)[1]
-        # a mixture that becomes another code of the span, such as the stored one nearest to it, is no reason for doubt
+        # a mixture that becomes another code of the span, such as the nearest stored one, is no cause for doubt
         moved = (codes - mixed).norm(dim=-1) / mixed.norm(dim=-1).clamp(min=1e-12)
         passing = (outside < 2 * NEAR) & (moved < 2 * NEAR)
         for box, passed in zip(self.boxes, passing.double().mean(-1).tolist(), strict=True):
