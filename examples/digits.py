@@ -28,11 +28,10 @@ class Network(nn.Module):
 
     def __init__(self, kind: str) -> None:
         super().__init__()
-        # the layer wants codes of one scale: normalise them
+        # the layer wants codes of one scale, with entries of about 1: normalise them
         self.encoder = nn.Sequential(mlp(64, CODE), nn.LayerNorm(CODE, elementwise_affine=False))
         self.decoder = mlp(CODE, 64)
         self.memory = kanerva.nn.Memory(CODE, rows=ROWS)
-        nn.init.normal_(self.memory.R0, std=0.02)  # a blank memory with little in it: what is read was written
         self.kind, self.log_beta = kind, nn.Parameter(torch.tensor(-2.0))
 
     def forward(self, x: Tensor, cue: Tensor) -> Tensor:

@@ -109,15 +109,13 @@ def main(given: Sequence[str] | None = None) -> None:
     seeds, lengths = (2, [16, 32]) if args.quick else (5, [64, 256, 1024, 4096])
     texts = sentences(args.quick)
     model = wordllama.WordLlama.load(cache_dir=Path(wordllama.__file__).parent, disable_download=True)
-    layer = kanerva.nn.Memory(SIZE, rows=ROWS)
+    layer = kanerva.nn.Memory(SIZE, rows=ROWS, scale=1 / SIZE**0.5)  # codes of length 1
     score: dict[tuple[str, int], dict[str, list[float]]] = {}
     for seed in range(seeds):
         chance = random.Random(seed)
         chance.shuffle(texts)
         torch.manual_seed(seed)
-        # a blank memory that is little beside codes of length 1; a hundred times as much does little harm
-        torch.nn.init.normal_(layer.R0, std=0.001)
-        torch.nn.init.constant_(layer.log_noise_var, -4.6)  # 0.01; from 0.001 to 0.1 nothing changes much
+        torch.nn.init.normal_(layer.R0, std=0.02 / SIZE**0.5)  # another blank memory for each seed
         z, *cues = (
             torch.from_numpy(model.embed([damage(text, chance) for text in texts], norm=True))
             for damage in (whole, dropped, typos, half)

@@ -45,6 +45,7 @@ def memory(x: Tensor, there: Tensor, rows: int, keep: float, noise_var: float) -
     torch.manual_seed(0)
     layer = kanerva.nn.Memory(KEYS, rows=rows, values=VALUES)
     torch.nn.init.normal_(layer.R0, std=0.1)
+    torch.nn.init.zeros_(layer.log_prior_var)  # variance 1
     torch.nn.init.constant_(layer.log_noise_var, float(np.log(noise_var)))
     kept, out = kanerva.nn.Stream(layer, batch=x.shape[:1], keep=keep), []
     with torch.no_grad(), kanerva.deep_checks(False):

@@ -1,6 +1,7 @@
-"""Break the memory on purpose, one line at a time, and see which tests notice: `make mutants` (about ten minutes).
+"""Break the memory on purpose, one line at a time, and see which tests notice: `make mutants` (about twenty minutes).
 
-Each mutant is one edit of src/kanerva/memory.py or linalg.py, made in a copy of the project. All tests run on each. It
+Each mutant is one edit of src/kanerva/memory.py, linalg.py, nn.py or recall/vectors.py, made in a copy of the project,
+on which the tests of the memory run, or those of the layer (`python tests/mutants.py layer`: these mutants alone). It
 fails if a mutant survives every test, or if a test of the memory notices no mutant at all: such a test could not fail.
 """
 
@@ -14,8 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TARGETS = ["src/kanerva/memory.py", "src/kanerva/linalg.py"]
+TARGETS = [f"src/kanerva/{name}.py" for name in ("memory", "linalg", "nn", "recall/vectors")]
 SUITES = [f"tests/test_{name}.py" for name in ("memory", "frame", "linalg", "gradients", "properties")]
+# for LAYER: the first test that notices is enough, and those that try other people's tools are slow and see little
+LAYER_SUITES = [
+    "tests/test_layer_oracle.py",
+    "tests/test_nn.py",
+    "-x",
+    "-k",
+    "not itself and not distributed and not graph and not test_gradients",
+]
 
 MUTANTS = {
     "prior: standard deviation for variance": (
@@ -110,7 +119,7 @@ MUTANTS = {
     "kl_prior: no half": ("return 0.5 * (C * (trace - K - log_det)", "return 1.0 * (C * (trace - K - log_det)"),
     "kl_prior: one column": ("return 0.5 * (C * (trace - K - log_det)", "return 0.5 * (1 * (trace - K - log_det)"),
     "kl_prior: mean forgotten": ("(q.R - R0).square().sum((-2, -1)) / prior_var", "q.R.square().sum((-2, -1)) / prior_var"),
-    "states forget their kind": ("torch.serialization.add_safe_globals([MemoryState])", ""),
+    "states forget their kind": ("add_safe_globals([MemoryState, Faded])", "add_safe_globals([])"),
     "read: weights halved": ("    return w @ state.R\n", "    return 0.5 * w @ state.R\n"),
     "predict: no noise": ("(w @ state.U * w).sum(-1) + noise_var", "(w @ state.U * w).sum(-1)"),
     "predict: diagonal of U": (
@@ -146,6 +155,68 @@ MUTANTS = {
     "batch summed over": ("(w * c).sum(-1) + noise_var", "(w * c).sum(-1).mean() + noise_var + 0 * c.sum(-1)"),
 }  # fmt: skip
 
+# The same for the layer, and for what it has brought to the memory.
+LAYER = {
+    "masked: the other way round": ("torch.where(mask[..., None], z, 0)", "torch.where(mask[..., None], 0, z)"),
+    "masked: zeros by a product": ("return torch.where(mask[..., None], z, 0)", "return z * mask[..., None]"),
+    "known: all entries": ("(R[..., None, :, :] * known[..., None, :]) @", "R[..., None, :, :] @"),
+    "known: by what z has": ("        z = torch.where(known, z, 0)\n        checks", "        checks"),
+    "known: half of D, K > C": ("(R.mT @ R)[..., None, :, :] * D[..., None, :]", "(R.mT @ R)[..., None, :, :]"),
+    "known: no ridge, K > C": ("D[..., None, :], noise_var)", "D[..., None, :], 1e-6)"),
+    "infer: no noise": ("Weights(mean, noise_var * ridge_inverse(R @ R.mT", "Weights(mean, ridge_inverse(R @ R.mT"),
+    "infer: no noise, known": ("noise_var * ridge_inverse(_known_gram(R, known), noise_var)[0])", "ridge_inverse(_known_gram(R, known), noise_var)[0])"),
+    "infer: covariance of all entries": ("noise_var * ridge_inverse(_known_gram(R, known), noise_var)[0])", "noise_var * ridge_inverse(R @ R.mT, noise_var)[0][..., None, :, :])"),
+    "complete: no noise": ("return m @ R, noise_var + memory[..., None]", "return m @ R, memory[..., None]"),
+    "complete: a certain memory": ("memory = (m @ U * m).sum(-1) + (U", "memory = 0 * (m @ U * m).sum(-1) + (U"),
+    "complete: no trace": ("(U[..., None, :, :] * S).sum((-2, -1))", "0 * (U[..., None, :, :] * S).sum((-2, -1))"),
+    "complete: a certain address": ("address = (S @", "address = 0 * (S @"),
+    "energy: no half": ("return 0.5 * (delta.square().sum(-1) / v", "return 1.0 * (delta.square().sum(-1) / v"),
+    "energy: no address": ("+ w.square().sum(-1) + spread", "+ spread"),
+    "energy: sign of the determinant": ("spread = -log_det_P", "spread = log_det_P"),
+    "energy: all entries count": ("torch.where(known, delta, 0), known.sum(-1)", "torch.where(known, delta, 0), R.shape[-1]"),
+    "energy: error of all entries": ("delta, count = torch.where(known, delta, 0)", "delta, count = delta"),
+    "energy: no noise in the determinant": ("- R.shape[-2] * v.log() + count", "+ count"),
+    "drift: keep for its root": ("Faded(R0 + keep**0.5", "Faded(R0 + keep"),
+    "drift: towards nought": ("Faded(R0 + keep**0.5 * (state.R - R0)", "Faded(keep**0.5 * state.R"),
+    "drift: U never grows": ("ridge(keep * state.U, (1 - keep) * prior_var)", "keep * state.U"),
+    "drift: U inflated without end": ("ridge(keep * state.U, (1 - keep) * prior_var)", "state.U / keep"),
+    "drift: without a mark": ("return Faded(R0", "return MemoryState(R0"),
+    "write: a faded memory is as good as new": ("return Faded(*after) if isinstance(before, Faded) else after", "return after"),
+    "frame: of faded memories": ("    checks.unfaded(state)\n    checks.memory", "    checks.memory"),
+    "to: what has faded is as good as new": ("return type(self)(self.R.to(", "return MemoryState(self.R.to("),
+    "detach: what has faded is as good as new": ("return type(self)(self.R.detach()", "return MemoryState(self.R.detach()"),
+    "Memory: R0 as large as the vectors": ("R0_VAR, PRIOR_VAR, NOISE_VAR = 0.02**2, 0.1, 0.1", "R0_VAR, PRIOR_VAR, NOISE_VAR = 1.0, 1.0, 1.0"),
+    "Memory: scale for its square": ("checks.scale(scale) ** 2", "checks.scale(scale)"),
+    "Memory: scale forgotten in the noise": ("scale_var, NOISE_VAR * scale_var)", "scale_var, NOISE_VAR)"),
+    "Memory: scale forgotten in R0": ("R0_VAR * scale_var, ", "R0_VAR, "),
+    "Memory.write: addressed by values too": ("codes, self.noise_var, backend=self.backend, keys=self.size\n        )[0]", "codes, self.noise_var, backend=self.backend\n        )[0]"),
+    "Memory.write: always blank": ("return kernels.write(\n            self._start(state, codes)", "return kernels.write(\n            self._start(None, codes)"),
+    "Memory.write: no mask": ("codes = memory.masked(self.codes(z, values), mask)", "codes = self.codes(z, values)"),
+    "Memory.forward: reads with all columns": ("self._part(out.state, self.size)", "out.state"),
+    "Memory.forward: cue forgotten": ("codes[..., : self.size] if cue is None else cue)", "codes[..., : self.size])"),
+    "Memory.read: all columns": ("return self._wanted(read)", "return read"),
+    "Memory.read: keys for values": ("return read[..., self.size :] if self.values else read", "return read[..., : self.size] if self.values else read"),
+    "Memory.predict: known forgotten": ("self.noise_var, known)\n        return Prediction", "self.noise_var)\n        return Prediction"),
+    "Memory.energy: known forgotten": ("return memory.energy(cue, self._part(state, cue.shape[-1]), self.noise_var, known)", "return memory.energy(cue, self._part(state, cue.shape[-1]), self.noise_var)"),
+    "Memory.recall: the frame of a faded memory": ("exact = exact and not isinstance(state, Faded)", "exact = exact and True"),
+    "Memory.recall: noise forgotten": ("known, cue_var, valid, steps, exact)", "known, None, valid, steps, exact)"),
+    "Memory.contains: keys alone": ("self._first(self.size + self.values), self.codes(z, values)", "self._first(self.size), self.codes(z, values)[..., : self.size]"),
+    "Memory.forget: any of several values": ("if bool((times > 1).any()):", "if False:"),
+    "Memory.kl: the other way round": ("memory.kl_memory(state, self.prior())", "memory.kl_memory(self.prior(), state)"),
+    "Memory.reader: of all columns": ("return Reader(address.to(state.R.dtype), self._wanted(state.R)", "return Reader(address.to(state.R.dtype), (state.R)"),
+    "Stream: gradients kept": ("dim=-1).detach()", "dim=-1)"),
+    "Stream: fades after a write": ("self.kept = joined(state)\n\n    def forward", "self.kept = joined(state if self.keep == 1 else self.memory.fade(state, self.keep))\n\n    def forward"),
+    "Stream: never fades": ("state = self.state if self.keep == 1 else self.memory.fade(self.state, self.keep)", "state = self.state"),
+    "Stream: state without a mark": ("(MemoryState if self.keep == 1 else Faded)(kept", "MemoryState(kept"),
+    "Stream: state always saved": ("persistent=save)", "persistent=True)"),
+    "Stream: any batch": ("if tuple(batch) != self.batch:", "if False:"),
+    "recall: noise of the memory alone": ("else least + cue_var.double()", "else least"),
+    "recall: the noisiest noise": ("cost.argmin(-1, keepdim=True)", "cost.argmax(-1, keepdim=True)"),
+    "recall: of unknown entries": ("y, D, G = torch.where(known, y.double(), 0), known.double()", "y, D, G = torch.where(known, y.double(), 0), torch.ones_like(known).double()"),
+    "recall: never in the frame": ("framed, n = ~(frames.full() | frames.lost()) & exact", "framed, n = (frames.full() & ~frames.full()) & exact"),
+    "recall: does not settle": ("return z if valid is None else settle(", "return z if valid is None else valid(z) if True else settle("),
+}  # fmt: skip
+
 # A few edits need a line more to be a program at all.
 PROLOGUE = {
     "condition: last chunk only": ("    size = max(", "    _first = state\n    size = max("),
@@ -155,7 +226,7 @@ PROLOGUE = {
 
 def mutate(project: Path, name: str) -> None:
     """Make the edits of a mutant in a project, each in the first target that has the text."""
-    for old, new in filter(None, (MUTANTS[name], PROLOGUE.get(name))):
+    for old, new in filter(None, ((MUTANTS | LAYER)[name], PROLOGUE.get(name))):
         target = next((project / path for path in TARGETS if old in (project / path).read_text()), None)
         if target is None:
             raise SystemExit(f"mutant {name!r}: no such text in {' or '.join(TARGETS)}: {old!r}")
@@ -170,15 +241,16 @@ def snapshot(folder: Path) -> Path:
     return folder
 
 
-def failures(project: Path, name: str | None) -> set[str]:
-    """The tests that fail on a mutant of a project (None: on it as it is)."""
+def failures(project: Path, name: str | None, group: str = "memory") -> set[str]:
+    """The tests that fail on a mutant of a project (None: those of a group, on it as it is)."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "project"
         shutil.copytree(project, copy)
         if name is not None:
             mutate(copy, name)
         environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", *SUITES]
+        suites = LAYER_SUITES if name in LAYER or group == "layer" else SUITES
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=no", "-rfE", *suites]
         output = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True).stdout
     if " passed" not in output and "FAILED" not in output and "[100%]" not in output:
         raise SystemExit(f"mutant {name!r} does not run:\n{output[-2000:]}")
@@ -197,20 +269,26 @@ def plain(test: str) -> str:
 
 
 def main() -> None:
+    groups = {"memory": MUTANTS, "layer": LAYER}
+    wanted = sys.argv[1:] or list(groups)
+    if unknown := set(wanted) - set(groups):
+        raise SystemExit(f"expected memory, layer or nothing for both, got {', '.join(sorted(unknown))}")
+    names = [name for group in wanted for name in groups[group]]
     noticed: set[str] = set()
     survivors = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         project = snapshot(Path(folder))
-        if failures(project, None):
-            raise SystemExit("the tests fail on the memory as it is")
-        for name, failed in zip(MUTANTS, pool.map(functools.partial(failures, project), MUTANTS), strict=True):
+        for group in wanted:
+            if failures(project, None, group):
+                raise SystemExit(f"the tests of the {group} fail as it is")
+        for name, failed in zip(names, pool.map(functools.partial(failures, project), names), strict=True):
             tests = {plain(test) for test in failed}
             noticed |= tests
             print(f"{len(tests):3} tests notice  {name}", flush=True)
             if not tests:
                 survivors.append(name)
-    blind = sorted(every_test() - noticed)
-    print(f"\n{len(MUTANTS)} mutants, {len(survivors)} survive: {survivors}")
+    blind = sorted(every_test() - noticed) if "memory" in wanted else []
+    print(f"\n{len(names)} mutants, {len(survivors)} survive: {survivors}")
     print(f"tests that noticed none: {blind}")
     sys.exit(bool(survivors or blind))
 

@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def enter(rank: int, folder: Path) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
     torch.distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    for function in (gradients, together, skipping):
+    for function in (gradients, together, skipping, layer):
         storage.save(place(folder, function, rank), function(rank, folder), {})
     torch.distributed.destroy_process_group()
 
@@ -74,6 +74,31 @@ def gradients(rank: int, folder: Path) -> dict[str, Any]:
     loss_of(m, x, TrainConfig(), generator)[0].backward()
     distributed.add_up(sums)
     return {name: p.grad / 2 for name, p in m.named_parameters() if p.grad is not None}
+
+
+def slope(m: torch.nn.Module, part: slice) -> torch.Tensor:
+    """A loss of nn.Memory, with masks, keys and values, of some of four episodes."""
+    z, values, mask = normal(4, 5, 6)[part], normal(4, 5, 2, seed=1)[part], (normal(4, 5, seed=2) > -0.5)[part]
+    return m(z, mask=mask, values=values).square().mean()
+
+
+def layer(rank: int, folder: Path) -> dict[str, Any]:
+    torch.manual_seed(0)
+    m = kanerva.nn.Memory(6, rows=4, values=2).double()
+    both = torch.nn.parallel.DistributedDataParallel(m)
+    for _ in range(2):  # the second forward complains of parameters that the first left without a gradient
+        m.zero_grad()
+        slope(both, slice(2 * rank, 2 * rank + 2)).backward()
+    return {name: p.grad for name, p in m.named_parameters()}
+
+
+def test_a_layer_in_two_processes_has_the_gradients_of_one(folder: Path) -> None:
+    torch.manual_seed(0)
+    m = kanerva.nn.Memory(6, rows=4, values=2).double()
+    slope(m, slice(None)).backward()
+    for found in left(folder, layer):
+        for name, p in m.named_parameters():
+            torch.testing.assert_close(found[name], p.grad)
 
 
 def test_two_processes_have_the_gradients_of_one(folder: Path) -> None:

@@ -92,9 +92,8 @@ def test_every_method_sees_values_only_after_it_has_predicted_them() -> None:
 def test_ways_to_keep_sentences() -> None:
     """Few enough for all ways: each finds clean codes. Too many: none keeps more than the memory."""
     sentences = example("sentences")
-    layer = sentences.kanerva.nn.Memory(sentences.SIZE, rows=sentences.ROWS)
-    torch.nn.init.normal_(layer.R0, std=0.001)
-    torch.nn.init.constant_(layer.log_noise_var, -4.6)
+    torch.manual_seed(0)
+    layer = sentences.kanerva.nn.Memory(sentences.SIZE, rows=sentences.ROWS, scale=1 / 16)
     z = torch.nn.functional.normalize(normal(600, sentences.SIZE).float(), dim=-1)
     with torch.no_grad():
         for name, (_, found) in sentences.Kept(z[:32], layer).answers(z[:32]).items():

@@ -7,7 +7,7 @@ import mutants
 
 
 def test_every_mutant_changes_one_file(tmp_path: Path) -> None:
-    for name in mutants.MUTANTS:
+    for name in (*mutants.MUTANTS, *mutants.LAYER):
         for path in mutants.TARGETS:
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(mutants.ROOT / path, tmp_path / path)

@@ -121,6 +121,16 @@ def memory(state: Any, name: str, uses_U: bool = True) -> None:
         prove(U)
 
 
+def unfaded(state: Any) -> None:
+    """Check that the writes of a memory can be told apart."""
+    if getattr(state, "faded", False):
+        raise ValueError(
+            "state: expected a memory that never faded, got one that has (memory.drift, nn.Memory.fade, or an "
+            "nn.Stream with keep < 1): its writes cannot be counted or told apart; "
+            "it can be read, and asked for an energy"
+        )
+
+
 def inverse(value: Any, state: Any = None, like: Tensor | None = None) -> None:
     """Check that an inverse belongs to a memory of this size (that of `state`, or of the weights `like`)."""
     if not (hasattr(value, "P") and hasattr(value, "log_det")):
@@ -160,6 +170,11 @@ def tensor(
 ) -> None:
     """Check type, dtype, device, rank and the sizes of named axes; on the CPU also that all of x is finite."""
     layout(name, x, axes, sizes, like, source)
+    numbers_in(name, x)
+
+
+def numbers_in(name: str, x: Tensor) -> None:
+    """Check that all of x is finite, where its values may be looked at."""
     if deep(x) and not all_finite(x):
         bad = int((~x.isfinite()).sum())
         raise ValueError(f"{name}: expected finite values, got {bad} NaN or infinite of {x.numel()}")
@@ -216,11 +231,49 @@ def number(wanted: str, value: Any, dtype: torch.dtype) -> None:
         raise ValueError(f"{wanted}, got {value}, which {dtype} cannot hold")
 
 
+def scale(value: Any) -> float:
+    """Check that the size of entries is one positive number, whose square float32 can hold."""
+    wanted = "scale: expected one positive number, the usual size of a vector's entries"
+    try:
+        size = float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{wanted}, got {value!r}") from None
+    if not 1e-15 < size < 1e15:
+        raise ValueError(f"{wanted}, got {size}")
+    return size
+
+
 def share(name: str, value: Any, like: Tensor) -> None:
     """Check that a number is above 0 and at most 1."""
-    variance(name, value, like)
-    if (deep(value) if isinstance(value, Tensor) else True) and float(value) > 1:
-        raise ValueError(f"{name}: expected a share above 0 and up to 1, got {float(value)}")
+    wanted = f"{name}: expected a share above 0 and up to 1"
+    if isinstance(value, Tensor):
+        if value.ndim != 0:
+            raise ValueError(f"{wanted} (a float or a tensor of shape ()), got shape {shape(value)}")
+        same_kind(name, value, like)
+        if not deep(value):
+            return
+    elif not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
+        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+    if not 0 < float(value) <= 1:
+        raise ValueError(f"{wanted}, got {float(value)}")
+
+
+def noise(name: str, value: Any, like: Tensor) -> None:
+    """Check that a variance of cues is 0 or more: one number, or a tensor with one for each."""
+    wanted = f"{name}: expected a variance of 0 or more, one number or one for each cue"
+    if isinstance(value, Tensor):
+        same_kind(name, value, like)
+    elif not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
+        raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
+    value = torch.as_tensor(value)
+    if deep(value) and not bool(((value >= 0) & (value < math.inf)).all()):
+        raise ValueError(f"{wanted}, got {float(value.min())}")
+
+
+def function(name: str, value: Any, meaning: str) -> None:
+    """Check that something can be called."""
+    if not callable(value):
+        raise TypeError(f"{name}: expected a function, {meaning}, got {value!r}")
 
 
 def count(name: str, value: Any) -> None:

@@ -36,11 +36,22 @@ class MemoryState(NamedTuple):
 
     def to(self, *args: Any, **kwargs: Any) -> "MemoryState":
         """Move or convert both tensors, as Tensor.to does."""
-        return MemoryState(self.R.to(*args, **kwargs), self.U.to(*args, **kwargs))
+        return type(self)(self.R.to(*args, **kwargs), self.U.to(*args, **kwargs))
 
     def detach(self) -> "MemoryState":
         """Cut both tensors off the graph, as Tensor.detach does."""
-        return MemoryState(self.R.detach(), self.U.detach())
+        return type(self)(self.R.detach(), self.U.detach())
+
+
+class Faded(MemoryState):
+    """A memory that has faded (`drift`), and may have been written to since.
+
+    It is read like any other. But old writes count for less than one each, by an amount that it does not know, so
+    they cannot be told apart any more: `span`, `frame` and all that is built on them refuse it.
+    """
+
+    __slots__ = ()
+    faded = True
 
 
 class Inverse(NamedTuple):
@@ -77,7 +88,7 @@ class Weights(NamedTuple):
 
 
 # torch.load takes a saved MemoryState as it takes a tensor, without unpickling anything else
-torch.serialization.add_safe_globals([MemoryState])
+torch.serialization.add_safe_globals([MemoryState, Faded])
 
 
 @full_precision
@@ -113,7 +124,7 @@ def address(
     One factor of A serves all T codes. Cost T·K·C + K²·C + K³. The `inverse` of this memory, if it is at hand,
     replaces the factor for K ≤ C: T·(K·C + K²) + K²·C with one step of refinement, as exact as the solve.
     known: entries that are not are left out of the sum over C, whatever z has there, NaN included; each code then
-    has an A of its own. Cost T·(K²·C + K³). Proof: test_address_*, test_inverse_*, test_known_*.
+    has an A of its own. Cost T·(K²·C + K³). Proof: test_address_*, test_inverse_*, test_cues_*.
     """
     if known is not None:
         checks.known(known, z)
@@ -151,7 +162,7 @@ def infer(
 
         p(w) = N(0, I)    p(z | w) = N(Rᵀw, noise_var I)    p(w | z) = N(mean, noise_var A⁻¹),  mean = `address`
 
-    known: as in `address`. Cost T·(K·C + K²) + K²·C + K³; with known, T·(K²·C + K³). Proof: test_known_*.
+    known: as in `address`. Cost T·(K·C + K²) + K²·C + K³; with known, T·(K²·C + K³). Proof: test_cues_*.
     """
     mean, R = address(z, state, noise_var, known=known), state.R
     if known is None:
@@ -168,7 +179,7 @@ def complete(
         mean = Rᵀm        var_j = noise_var + mᵀU m + tr(U S) + R_jᵀ S R_j
 
     The variance is exact for z = Mᵀw + ξ with M ~ MN(R, U, I) and w independent of it: the noise, the memory's
-    uncertainty (the two terms with U), and the address's. Proof: test_complete_*.
+    uncertainty (the two terms with U), and the address's. Proof: test_cues_*.
     """
     (m, S), R, U = weights, state.R, state.U
     checks.inputs(state, w=m, noise_var=noise_var)
@@ -188,8 +199,7 @@ def energy(
 
         z ~ N(0, RᵀR + noise_var I):   ½ (‖z − Rᵀw‖²/noise_var + ‖w‖² + ln det A/noise_var + C ln 2π noise_var)
 
-    with w = `address` and A = R Rᵀ + noise_var I. known: as in `address`; C counts known entries. Proof:
-    test_energy_*.
+    with w = `address` and A = R Rᵀ + noise_var I. known: as in `address`; C counts these alone. Proof: test_cues_*.
     """
     z = z if known is None else torch.where(known, z, 0)
     w, R = address(z, state, noise_var, known=known), state.R
@@ -205,14 +215,14 @@ def energy(
 
 
 @full_precision
-def drift(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance, keep: Variance) -> MemoryState:
+def drift(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance, keep: Variance) -> Faded:
     """Let a memory fade towards its prior, as one whose content changes with time; beyond the paper [app. A].
 
         M' = R0 + √keep (M − R0) + √(1 − keep) ε,  ε ~ MN(0, prior_var I, I)
         R' = R0 + √keep (R − R0)        U' = keep U + (1 − keep) prior_var I
 
     This is the prediction step of a Kalman filter: exact, if M does change so. The prior does not change by it,
-    and U never exceeds prior_var I, as it would if it were only divided by `keep`. Proof: test_drift_*.
+    and U never exceeds prior_var I, as it would if it were only divided by `keep`. Proof: test_fading_*.
     """
     checks.memory(state, "state", uses_U=False)
     checks.tensor(
@@ -220,7 +230,7 @@ def drift(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance,
     )
     checks.variance("prior_var", prior_var, like=state.R)
     checks.share("keep", keep, like=state.R)
-    return MemoryState(R0 + keep**0.5 * (state.R - R0), ridge(keep * state.U, (1 - keep) * prior_var))
+    return Faded(R0 + keep**0.5 * (state.R - R0), ridge(keep * state.U, (1 - keep) * prior_var))
 
 
 @full_precision
@@ -235,7 +245,7 @@ def update(
     K·C + K². Proof: test_update_*.
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var, episode=False)
-    return _update(state, w, z, noise_var)
+    return _like(state, _update(state, w, z, noise_var))
 
 
 @full_precision
@@ -249,9 +259,9 @@ def condition(
     Cost T·(K² + K·C) for T > K > 64, without an inverse of U. Proof: test_condition_*.
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var)
-    state = _condition(MemoryState(*broadcast(state, w, z)), w, z, noise_var)
-    checks.written(state)
-    return state
+    after = _condition(MemoryState(*broadcast(state, w, z)), w, z, noise_var)
+    checks.written(after)
+    return _like(state, after)
 
 
 @full_precision
@@ -297,9 +307,9 @@ def write(
     checks.count("iterations", iterations)
     checks.count("block", block)
     checks.keys(keys, state)
-    state, w = _write(state, z, noise_var, iterations, block, keys)
-    checks.written(state)
-    return state, w
+    after, w = _write(state, z, noise_var, iterations, block, keys)
+    checks.written(after)
+    return _like(state, after), w
 
 
 def masked(z: Float[Tensor, "*#b T C"], mask: Bool[Tensor, "*#b T"] | None) -> Float[Tensor, "*#b T C"]:
@@ -575,6 +585,11 @@ def _known_gram(R: Float[Tensor, "*#b K C"], known: Bool[Tensor, "*#b T C"]) -> 
     return (R[..., None, :, :] * known[..., None, :]) @ R.mT[..., None, :, :]
 
 
+def _like(before: MemoryState, after: MemoryState) -> MemoryState:
+    """The memory after a write: one that has faded stays so."""
+    return Faded(*after) if isinstance(before, Faded) else after
+
+
 class _Past(NamedTuple):
     """A memory without its prior, in float64: sums over all that was written, over noise_var."""
 
@@ -591,6 +606,7 @@ class _Past(NamedTuple):
 
 
 def _past(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance) -> _Past:
+    checks.unfaded(state)
     checks.memory(state, "state")
     K, C = state.R.shape[-2:]
     checks.tensor("R0", R0, ("K", "C"), {"K": K, "C": C}, like=state.R, source="size of state.R")

@@ -22,6 +22,7 @@ A state has the batch axes of what was written, any number of them, also none. `
 writing; `Memory.reader` makes a module of one state that can be exported. The mathematics is `kanerva.memory`.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -29,10 +30,19 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from . import checks, kernels, memory
+from . import checks, kernels, linalg, memory
 from .checks import full_precision
-from .memory import Inverse, MemoryState, Variance
+from .memory import Faded, Inverse, MemoryState, Variance
 from .recall import frame, vectors
+
+# Start values for entries of mean square 1. R0 is small: what is read was written, not there from the start.
+# Untrained, K/4 to 2 K vectors in K rows (4 to 128) are read with an error that is 0.004 of their mean square above
+# the best of eight settings; with the paper's, all 1, it is 0.24. With a prior_var of 1 it is 0.005, but every row
+# that is still blank adds that much to the variances of `predict`.
+R0_VAR, PRIOR_VAR, NOISE_VAR = 0.02**2, 0.1, 0.1
+
+
+VALID = "that maps vectors to the nearest valid ones, (*b, C) → (*b, C), such as torch.sign"
 
 
 class Parameters(nn.Module):
@@ -45,11 +55,13 @@ class Parameters(nn.Module):
     log_prior_var: Float[Tensor, ""]
     log_noise_var: Float[Tensor, ""]
 
-    def own(self, rows: int, columns: int) -> None:
-        """Make the parameters, with the start values of app. B; variances are learned through their logarithms."""
-        self.R0 = nn.Parameter(torch.randn(rows, columns))
-        self.log_prior_var = nn.Parameter(torch.tensor(0.0))
-        self.log_noise_var = nn.Parameter(torch.tensor(0.0))
+    def own(
+        self, rows: int, columns: int, R0_var: float = 1.0, prior_var: float = 1.0, noise_var: float = 1.0
+    ) -> None:
+        """Make the parameters, with the start values of app. B or others; variances are learned as logarithms."""
+        self.R0 = nn.Parameter(R0_var**0.5 * torch.randn(rows, columns))
+        self.log_prior_var = nn.Parameter(torch.tensor(math.log(prior_var)))
+        self.log_noise_var = nn.Parameter(torch.tensor(math.log(noise_var)))
 
     @property
     def prior_var(self) -> Float[Tensor, ""]:
@@ -93,20 +105,22 @@ class Memory(Parameters):
     """A memory of `rows` rows for vectors of `size` numbers, and `values` more that are held with each.
 
     Where there are values, a vector z is a key: it alone decides where the pair goes and where it is looked for.
-    Start values are for entries of about 1: put a LayerNorm before it, or set R0 (small against the vectors, so
-    that nothing is read by way of it alone) and log_noise_var. Keys and values share one noise_var, so let them be
-    of one scale. Codes in bfloat16 or float16 are taken in the memory's own precision, float32 or float64. About
-    as many vectors as rows are held exactly; more are mixed.
+    scale: the usual size of a vector's entries, their root mean square: `z.square().mean().sqrt()`; 1 behind a
+    LayerNorm. R0 and the variances start to suit it, and are learned from there.
+    Keys and values share one noise_var. Values of another scale are read just as well, but the variances that
+    `predict` gives are then those of the keys' scale. Codes in bfloat16 or float16 are taken in the memory's own
+    precision, float32 or float64. About as many vectors as rows are held exactly; more are mixed.
     """
 
-    def __init__(self, size: int, rows: int = 32, values: int = 0) -> None:
+    def __init__(self, size: int, rows: int = 32, values: int = 0, scale: float = 1.0) -> None:
         super().__init__()
         checks.count("size", size)
         checks.count("rows", rows)
         if values != 0:
             checks.count("values", values)
+        scale_var = checks.scale(scale) ** 2
         self.size, self.rows, self.values = int(size), int(rows), int(values)
-        self.own(rows, size + values)
+        self.own(rows, size + values, R0_VAR * scale_var, PRIOR_VAR * scale_var, NOISE_VAR * scale_var)
         self.backend: str = "auto"
         """How an episode is written: a backend of `kanerva.kernels`, or auto."""
 
@@ -126,7 +140,7 @@ class Memory(Parameters):
         mask: False for padding, which changes nothing to the last bit, gets no gradient, and may hold anything.
         Order matters a little, since each vector is addressed in what the ones before have left.
         """
-        codes = memory.masked(self.codes(z, values), mask)
+        codes = self._masked(z, values, mask)
         return kernels.write(
             self._start(state, codes), codes, self.noise_var, backend=self.backend, keys=self.size
         )[0]
@@ -154,7 +168,7 @@ class Memory(Parameters):
         values: Float[Tensor, "*#b T values"] | None = None,
     ) -> Float[Tensor, "*b Q m"]:
         """Write vectors into a blank memory, then read cues from it, or the vectors themselves."""
-        codes = memory.masked(self.codes(z, values), mask)
+        codes = self._masked(z, values, mask)
         return self._forward(codes, codes[..., : self.size] if cue is None else cue)
 
     @full_precision
@@ -217,30 +231,35 @@ class Memory(Parameters):
         state: MemoryState,
         cue: Float[Tensor, "*#b Q n"],
         known: Bool[Tensor, "... n"] | None = None,
-        cue_var: Variance | None = None,
+        cue_var: float | Float[Tensor, "..."] | None = None,
         valid: Callable[[Tensor], Tensor] | None = None,
         steps: int = 15,
         exact: bool = True,
     ) -> Float[Tensor, "*b Q C"]:
         """Find the [vector; value] that each cue is of: noisy, with entries missing, or both.
 
-        cue_var: the variance of a cue's noise; None: it is estimated from the cue. valid: maps vectors to the
-        nearest valid ones, if you can tell (`torch.sign`, `Tensor.round`); then up to `steps` steps of attractor
-        dynamics follow. exact: up to `rows` different vectors are known exactly (`memory.frame`), and a clean cue
-        is completed exactly from as many known entries as there are vectors; False for a memory that has faded.
-        For training use `read`: no gradients here.
+        cue_var: the variance of a cue's noise, for all or for each; None: it is estimated from the cue. valid: maps
+        vectors to the nearest valid ones, if you can tell (`torch.sign`, `Tensor.round`); then up to `steps` steps
+        of attractor dynamics follow. exact: fewer different vectors than `rows` are known exactly (`memory.frame`),
+        and a clean cue is completed exactly from as many known entries as there are vectors; not in a memory that
+        has faded. For training use `read`: no gradients here.
         """
         self.check_memory(state)
         checks.count("steps", steps)
+        if valid is not None:
+            checks.function("valid", valid, VALID)
         cue, known = self._cue(cue, known)
         known = torch.ones_like(cue, dtype=torch.bool) if known is None else known
         cue = torch.where(known, cue, 0)
+        checks.numbers_in("cue", cue)
         gap = (0, self.size + self.values - cue.shape[-1])
         flat, y, batch = frame.opened(state, torch.nn.functional.pad(cue, gap))
         known = torch.nn.functional.pad(known, gap).expand(*batch, *y.shape[-2:]).reshape(y.shape)
         if cue_var is not None:
+            checks.noise("cue_var", cue_var, like=y)
             cue_var = torch.as_tensor(cue_var, dtype=y.dtype, device=y.device)
             cue_var = cue_var.expand(*batch, y.shape[-2]).reshape(y.shape[:2])
+        exact = exact and not isinstance(state, Faded)
         return vectors.recall(self, flat, y, known, cue_var, valid, steps, exact).reshape(*batch, *y.shape[-2:])
 
     @full_precision
@@ -255,13 +274,14 @@ class Memory(Parameters):
 
         Where there are values: how often with this value, or, without `values`, with any. Known while the memory
         holds fewer different vectors than it has rows, and than a vector has entries. Vectors that differ by less
-        than 1 % of their length are the same to it. Not for a memory that has faded.
+        than 1 % of their length are the same to it. A memory that has faded cannot tell, which is an error.
         """
         self.check_memory(state)
         if values is None:
             owner, codes = self._first(self.size), self._own_kind("z", z, self.size)
         else:
             owner, codes = self._first(self.size + self.values), self.codes(z, values)
+        self._check_numbers(codes)
         return frame.how_often(owner, self._part(state, codes.shape[-1]), codes)
 
     @full_precision
@@ -277,13 +297,16 @@ class Memory(Parameters):
         Where there are values, a key that was written once needs none: the memory knows what it held. Limits as
         for `contains`.
         """
+        checks.unfaded(state)
         if self.values and values is None:
             times = self.contains(state, z)
             if bool((times > 1).any()):
                 raise ValueError("values: expected the values of keys that were written more than once, got None")
             values = self.recall(state, z)[..., self.size :]
         self.check_memory(state)
-        return frame.take_out(self, state, self.codes(z, values), "z: expected vectors")
+        codes = self.codes(z, values)
+        self._check_numbers(codes)
+        return frame.take_out(self, state, codes, "z: expected vectors")
 
     @full_precision
     def contents(
@@ -294,12 +317,13 @@ class Memory(Parameters):
     ) -> Contents:
         """All vectors [vector; value] of one memory (R of shape K×C), found without a cue, each with its cost.
 
-        valid: maps any vectors to the nearest valid ones, (n, C) → (n, C), such as `torch.sign` for vectors of ±1.
+        valid: maps any vectors to the nearest valid ones, (*b, C) → (*b, C), such as `torch.sign` for those of ±1.
         The memory gives its vectors away up to one rotation, and `valid` is all that can undo it: valid vectors
         must be few among all, as those of ±1 are, and the map must give the nearest (a flip of the whole vector is
         not); where −z is valid too, either is found. A map that leaves all as they are, or only sets their length,
         finds nothing but mixtures. callback: as for `DKM.contents`.
         """
+        checks.function("valid", valid, VALID)
         found = frame.contents(vectors.Images(self, valid), state, callback)
         return Contents(found.x.flatten(-3), found.cost)
 
@@ -326,12 +350,13 @@ class Memory(Parameters):
         return Reader(address.to(state.R.dtype), self._wanted(state.R).detach().clone())
 
     @full_precision
-    def fade(self, state: MemoryState, keep: Variance) -> MemoryState:
+    def fade(self, state: MemoryState, keep: Variance) -> Faded:
         """Let a memory fade towards the blank one, by 0 < keep ≤ 1: exponential forgetting.
 
             R ← R0 + √keep (R − R0)        U ← keep U + (1 − keep) prior_var I
 
-        For a content that changes with time (`memory.drift`): old writes count less, new ones more.
+        For a content that changes with time (`memory.drift`): old writes count less, new ones more. What has faded
+        can be read, but not be counted, listed or taken out any more.
         """
         self.check_memory(state, uses_U=False)
         return memory.drift(state, self.R0, self.prior_var, keep)
@@ -339,7 +364,7 @@ class Memory(Parameters):
     def codes(
         self, z: Float[Tensor, "*#b T size"], values: Float[Tensor, "*#b T values"] | None
     ) -> Float[Tensor, "*b T C"]:
-        """[key; value] of every vector, in the memory's precision."""
+        """[key; value] of every vector, in the memory's precision; batch axes broadcast."""
         z = self._own_kind("z", z, self.size)
         if self.values == 0:
             if values is not None:
@@ -348,11 +373,35 @@ class Memory(Parameters):
         if values is None:
             raise ValueError(f"values: expected a tensor of shape (*b, T, {self.values}), got None")
         values = self._own_kind("values", values, self.values)
-        if z.shape[:-1] != values.shape[:-1]:
+        if z.shape[-2] != values.shape[-2]:
             raise ValueError(
                 f"values: expected one for each vector, got {tuple(values.shape)} with z of {tuple(z.shape)}"
             )
+        if z.shape[:-2] != values.shape[:-2]:
+            checks.broadcastable({"z": z.shape[:-2], "values": values.shape[:-2]})
+            batch = torch.broadcast_shapes(z.shape[:-2], values.shape[:-2])
+            z, values = (x.expand(*batch, *x.shape[-2:]) for x in (z, values))
         return torch.cat([z, values], dim=-1)
+
+    def _masked(
+        self,
+        z: Float[Tensor, "*#b T size"],
+        values: Float[Tensor, "*#b T values"] | None,
+        mask: Bool[Tensor, "*#b T"] | None,
+    ) -> Float[Tensor, "*b T C"]:
+        """`codes` with zeros for padding."""
+        codes = memory.masked(self.codes(z, values), mask)
+        if self.values:  # else the write says the same
+            self._check_numbers(codes)
+        return codes
+
+    def _check_numbers(self, codes: Float[Tensor, "*b T C"]) -> None:
+        """Check that codes are finite; an error names key or value."""
+        if codes.shape[-1] > self.size:
+            checks.numbers_in("z", codes[..., : self.size])
+            checks.numbers_in("values", codes[..., self.size :])
+        else:
+            checks.numbers_in("z", codes)
 
     def _start(self, state: MemoryState | None, codes: Float[Tensor, "*#b T C"]) -> MemoryState:
         if state is None:
@@ -368,6 +417,7 @@ class Memory(Parameters):
         width = cue.shape[-1] if isinstance(cue, Tensor) and cue.ndim else self.size
         cue = self._own_kind("cue", cue, whole if known is not None and width == whole else self.size)
         if known is None:
+            checks.numbers_in("cue", cue)
             return cue, None
         checks.known(known, cue)
         cue, known = torch.broadcast_tensors(cue, known)
@@ -377,7 +427,8 @@ class Memory(Parameters):
         """A tensor of vectors, checked, in the memory's precision."""
         if isinstance(x, Tensor) and x.dtype in (torch.bfloat16, torch.float16):
             x = x.to(self.R0.dtype)
-        checks.layout(name, x, ("T", "n"), {"n": size}, like=self.R0, source=f"the layer's size of {name}")
+        axes = ("Q" if name == "cue" else "T", "n")
+        checks.layout(name, x, axes, {"n": size}, like=self.R0, source=f"the layer's size of {name}")
         return x
 
     def _first(self, columns: int) -> Parameters:
@@ -394,7 +445,7 @@ class Memory(Parameters):
 
     def _part(self, state: MemoryState, columns: int) -> MemoryState:
         """The first columns of a memory: those that a cue speaks of."""
-        return MemoryState(state.R[..., :columns], state.U)
+        return state._replace(R=state.R[..., :columns])
 
     def _wanted(self, read: Float[Tensor, "*b Q C"]) -> Float[Tensor, "*b Q m"]:
         return read[..., self.size :] if self.values else read
@@ -406,16 +457,19 @@ class Stream(nn.Module):
     The state is a buffer, `kept`, and moves with the module; `save` puts it into the state_dict.
     Each write cuts off the gradients of all writes before it. The buffer is replaced, never changed, so that other
     threads may read while one writes: each read sees one whole state. keep < 1 lets the memory fade before each
-    write (`Memory.fade`), so that about 1/(1 − keep) writes are remembered. With keep = 1 a memory hardens with
-    time: its U shrinks, and new codes change it less and less.
+    call of write (`Memory.fade`), however many vectors come with it or are masked: time has passed for all. So
+    about 1/(1 − keep) calls are remembered. With keep = 1 a memory hardens with time: its U shrinks, and new codes
+    change it less and less. batch: of streams that run side by side, one memory each.
     """
 
     kept: Float[Tensor, "*b K CK"]
 
     def __init__(self, memory: Memory, batch: tuple[int, ...] = (), keep: float = 1.0, save: bool = True) -> None:
         super().__init__()
-        if not 0 < keep <= 1:
-            raise ValueError(f"keep: expected a share above 0 and up to 1, got {keep}")
+        if not isinstance(memory, Memory):
+            raise TypeError(f"memory: expected a kanerva.nn.Memory, got {type(memory).__name__}")
+        checks.batch("batch", batch)
+        checks.share("keep", keep, like=memory.R0)
         self.memory, self.keep, self.batch = memory, float(keep), tuple(batch)
         self.register_buffer("kept", joined(memory.prior(self.batch)), persistent=save)
 
@@ -424,15 +478,15 @@ class Stream(nn.Module):
 
     @property
     def state(self) -> MemoryState:
-        """What the memory is now."""
+        """What the memory is now; one that fades is a `memory.Faded`."""
         columns = self.memory.size + self.memory.values
         kept = self.kept
-        return MemoryState(kept[..., :columns], kept[..., columns:])
+        return (MemoryState if self.keep == 1 else Faded)(kept[..., :columns], kept[..., columns:])
 
     @state.setter
     def state(self, state: MemoryState) -> None:
         self.memory.check_memory(state)
-        self.kept = joined(state)
+        self._keep(state)
 
     def write(
         self,
@@ -443,8 +497,17 @@ class Stream(nn.Module):
         """Go on writing. Returns the new state, with gradients of this write alone; what is kept has none."""
         state = self.state if self.keep == 1 else self.memory.fade(self.state, self.keep)
         state = self.memory.write(z, state, mask, values)
-        self.kept = joined(state)
+        self._keep(state)
         return state
+
+    def _keep(self, state: MemoryState) -> None:
+        batch = checks.broadcast(state.R.shape[:-2], state.U.shape[:-2])
+        if tuple(batch) != self.batch:
+            raise ValueError(
+                f"batch axes: expected those of the stream, {self.batch}, got {tuple(batch)}; "
+                f"Stream(memory, batch={tuple(batch)}) has a memory for each"
+            )
+        self.kept = joined(state)
 
     def forward(
         self, cue: Float[Tensor, "*#b Q n"], known: Bool[Tensor, "... n"] | None = None
@@ -459,7 +522,7 @@ class Stream(nn.Module):
 
 def joined(state: MemoryState) -> Float[Tensor, "*b K CK"]:
     """R and U side by side in one tensor, without gradients: what can be replaced at once."""
-    return torch.cat(state, dim=-1).detach()
+    return torch.cat(linalg.broadcast(state), dim=-1).detach()
 
 
 class Reader(nn.Module):

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .. import checks, linalg, memory
 from ..checks import full_precision
-from ..memory import Inverse, MemoryState, Variance
+from ..memory import Faded, Inverse, MemoryState, Variance
 from . import gram
 
 # In the order in which auto tries them.
@@ -199,14 +199,14 @@ def _write(
     name = choose(job(state, z, noise_var, iterations, block, keys), backend)[0]
     if name == "reference":
         return name, *memory.write(state, z, noise_var, iterations, block, keys=keys), None
-    state = MemoryState(*linalg.broadcast(state, z))
+    before, state = state, MemoryState(*linalg.broadcast(state, z))
     batch = state.R.shape[:-2]
     codes = z.expand(*batch, *z.shape[-2:])
     flat = MemoryState(*map(_flat, state))
     after, w, s = _module(name).write(flat, _flat(codes), _scalar(noise_var, z), keys)
     R, U, w, s = (x.reshape(*batch, *x.shape[1:]) for x in (*after, w, s))
     checks.written(MemoryState(R, U))
-    return name, MemoryState(R, U), w, s
+    return name, (Faded if isinstance(before, Faded) else MemoryState)(R, U), w, s
 
 
 def _inverse(R: Float[Tensor, "*b K C"], noise_var: Variance, name: str) -> Inverse:

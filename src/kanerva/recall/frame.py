@@ -74,7 +74,8 @@ TRIAL = 1_500
 # half of it, 3 % fewer answers are certified (16 memories).
 PATIENCE = 12_000
 # Mixtures of stored images that are tried with a codec of real-valued images, and the share of them that may pass.
-MIXTURES, PASS = 32, 0.05
+# Of few images, many mixtures are one of them for the most part: of 2, 3 or 4, 31 %, 9 % or 2 % are within 0.24.
+MIXTURES, PASS, FEW, PASS_FEW = 32, 0.05, 4, 0.6
 # With fewer cues than this, random starts go along with them.
 LEAST = 16
 # The least probability of an answer that is certified.
@@ -150,6 +151,7 @@ def contains(model: "DKM", state: MemoryState, x: Float[Tensor, "*cues Q c h w"]
 
 def how_often(model: "Parameters", state: MemoryState, z: Float[Tensor, "*cues Q C"]) -> Int64[Tensor, "*b Q"]:
     """`contains` for codes. A code of zeros is never written: it changes nothing."""
+    checks.unfaded(state)
     flat, codes, batch = opened(state, z)
     times = count(Frames.of(model, flat), codes)
     return torch.where((codes == 0).all(-1), 0, times).reshape(*batch, z.shape[-2])
@@ -184,6 +186,7 @@ def forget(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> 
 
 def take_out(model: "Parameters", state: MemoryState, z: Float[Tensor, "*b Q C"], wanted: str) -> MemoryState:
     """`forget` for codes; an error begins with what was wanted."""
+    checks.unfaded(state)
     flat, z, batch = opened(state, z)
     frames = Frames.of(model, flat)
     times = torch.where((z == 0).all(-1), 0, count(frames, z))
@@ -236,6 +239,7 @@ def contents(
     each of 32 in 32 rows. Proof: test_contents_*.
     """
     model.check_memory(state)
+    checks.unfaded(state)
     if state.R.ndim != 2 or state.U.ndim != 2:
         raise ValueError(f"state: expected one memory, R of shape (K, C), got {tuple(state.R.shape)}")
     with checks.deep_checks(False), torch.inference_mode(False), torch.no_grad():
@@ -449,10 +453,14 @@ class Search:
         Binary images are rounded, so that the code of a mixture is another one. Real-valued images may be mixed and
         decoded, and have the mixed code again: then nothing tells the stored ones. Proof: test_a_linear_codec_*.
         """
-        x = self.model.decode(self.fresh(MIXTURES)).mode()
-        outside = fit(self.model.encode(x), self.frames.codes, self.frames.back)[1]
-        for box, passed in zip(self.boxes, (outside < 2 * NEAR).double().mean(-1).tolist(), strict=True):
-            box.given_up = box.total > 1 and passed > PASS
+        mixed = self.fresh(MIXTURES)
+        codes = self.model.encode(self.model.decode(mixed).mode())
+        outside = fit(codes, self.frames.codes, self.frames.back)[1]
+        # a mixture that becomes another code of the span, such as the nearest stored one, is no cause for doubt
+        moved = (codes - mixed).norm(dim=-1) / mixed.norm(dim=-1).clamp(min=1e-12)
+        passing = (outside < 2 * NEAR) & (moved < 2 * NEAR)
+        for box, passed in zip(self.boxes, passing.double().mean(-1).tolist(), strict=True):
+            box.given_up = box.total > 1 and passed > (PASS if box.total > FEW else PASS_FEW)
 
     def fresh(self, n: int) -> Float[Tensor, "B n C"]:
         """Random places to start from in every memory."""
