@@ -65,11 +65,24 @@ def test_a_memory_of_one_size_always_writes_all() -> None:
 
 def test_what_was_not_written_is_asked_for_all_the_same() -> None:
     x = images().images(torch.arange(8)).reshape(2, 4, 1, 8, 8)
-    found = recall(keeper().model, Task(x, {"clean": x}, {"clean": None}), 3, 2, generator())
+    found = recall(keeper().model, Task(x, torch.arange(4), {"clean": x}, {"clean": None}), 3, 2, generator())
     assert found["clean"]["right"] == {"mean": 0.75, "stderr": 0.0}
     # the last of each is answered by another, which is the nearest of those that were written
     nearest = [min(int((a != b).sum()) for b in episode[:3]) for episode in x for a in episode[3:]]
     assert found["clean"]["wrong"]["mean"] == pytest.approx(sum(nearest) / 8)
+
+
+def test_few_of_many_are_asked_for() -> None:
+    """Two of five, the first and the last, are found again where all were written, and the last not where it was not."""
+    work = Rivals(**{**vars(WORK), "cues": 2})
+    task = work.task(images(), 5)
+    assert task.asked.tolist() == [0, 4]
+    assert {cue.shape[1] for cue in task.cues.values()} == {2}
+    clean = Task(task.x, task.asked, {"clean": task.x[:, task.asked]}, {"clean": None})
+    for room, right in ((5, 1.0), (4, 0.5)):
+        found = recall(keeper().model, clean, room, 2, generator())["clean"]
+        assert found["right"]["mean"] == right
+        assert (found["wrong"]["mean"] == 0) == (right == 1)
 
 
 def test_a_mask_is_for_holes_that_are_known() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from .. import checks
@@ -37,12 +37,15 @@ class Task(NamedTuple):
     """Images to store, and damaged ones to ask for."""
 
     x: Float[Tensor, "E T c h w"]
+    asked: Int[Tensor, "Q"]
+    """Which of them are asked for."""
     cues: dict[str, Tensor]
     masks: dict[str, Tensor | None]
 
     def to(self, device: torch.device) -> "Task":
         masks = {name: None if mask is None else mask.to(device) for name, mask in self.masks.items()}
-        return Task(self.x.to(device), {name: cue.to(device) for name, cue in self.cues.items()}, masks)
+        cues = {name: cue.to(device) for name, cue in self.cues.items()}
+        return Task(self.x.to(device), self.asked.to(device), cues, masks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,8 @@ class Rivals(Experiment):
     """Floats that a model may keep which keeps images, or codes, one by one; the others keep what they keep."""
     episodes: int = 4
     """Memories of each length; the spread is over them."""
+    cues: int = 32
+    """Images of each memory that are asked for, evenly spaced in the order of writing."""
     steps: int = 15
     """Steps of recall."""
     images: int = 10_000
@@ -88,7 +93,7 @@ class Rivals(Experiment):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.fields(self, lengths=1, budgets=1, episodes=1, steps=1, images=1, classes=1)
+        checks.fields(self, lengths=1, budgets=1, episodes=1, cues=1, steps=1, images=1, classes=1)
 
     def rounds(self, model: Model) -> int:
         return 2 + sum(len(self.rooms(model, length)) for length in self.lengths)
@@ -139,9 +144,10 @@ class Rivals(Experiment):
         """Different images, and every kind of damage to them, the same on every device."""
         generator = torch.Generator().manual_seed(self.seed)
         x = base.distinct(images.to("cpu"), self.episodes, length, generator)
-        made = {cell.name: (cell, cell.corrupt(x, generator)) for cell in cells(images.binary)}
+        asked = torch.linspace(0, length - 1, min(self.cues, length)).round().long()
+        made = {cell.name: (cell, cell.corrupt(x[:, asked], generator)) for cell in cells(images.binary)}
         masks = {name: cue.mask if cell.known else None for name, (cell, cue) in made.items()}
-        return Task(x, {name: cue.x for name, (_, cue) in made.items()}, masks)
+        return Task(x, asked, {name: cue.x for name, (_, cue) in made.items()}, masks)
 
     @staticmethod
     def table(result: dict[str, Any]) -> Table:
@@ -181,27 +187,27 @@ def fitting(model: Model, budget: int, most: int) -> int:
 def recall(
     model: Model, task: Task, room: int, steps: int, generator: torch.Generator
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Write as many images as there is room for, ask for all, and compare: for every kind of damage."""
+    """Write as many images as there is room for, ask for some, and compare: for every kind of damage."""
     state, found = model.write(task.x[:, :room]), {}
-    answer = torch.arange(task.x.shape[1], device=task.x.device)
     for name, cue in task.cues.items():
         options = base.told(model, model.METHODS[0], mask=task.masks[name], generator=generator)
         last = model.recall(state, cue, steps, **options).last
         apart = base.distances(last, task.x)
-        wrong, right = apart.diagonal(dim1=-2, dim2=-1), denoising.hits(apart, answer)
+        wrong = apart.gather(-1, task.asked.expand(len(apart), -1)[..., None]).squeeze(-1)
+        right = denoising.hits(apart, task.asked)
         found[name] = {"wrong": base.mean(wrong), "right": base.mean(right.to(wrong))}
     return found
 
 
 def clock(model: Model, task: Task, steps: int) -> dict[str, float]:
     """Seconds to write an image and to recall one from the paper's damage, memories and cues together."""
-    cue, images = next(iter(task.cues.values())), task.x[..., 0, 0, 0].numel()
-    state = model.write(task.x)
+    cue, state = next(iter(task.cues.values())), model.write(task.x)
     jobs: dict[str, Callable[[], Any]] = {
         "write": lambda: model.write(task.x),
         "recall": lambda: model.recall(state, cue, steps),
     }
-    return {name: seconds(job, model.device) / images for name, job in jobs.items()}
+    images = {"write": task.x[..., 0, 0, 0].numel(), "recall": cue[..., 0, 0, 0].numel()}
+    return {name: seconds(job, model.device) / images[name] for name, job in jobs.items()}
 
 
 def seconds(job: Callable[[], Any], device: torch.device) -> float:
