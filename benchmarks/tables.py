@@ -41,7 +41,7 @@ SCORED = {
     "omniglot-new": "`omniglot --unwritten 8 --classes 4 --plain 0.25 --steps 40000`, trained on new images too",
     "omniglot-gpm": "`omniglot-gpm`, a pseudo-inverse memory of 32×100",
     "omniglot-gpm-released": "`omniglot-gpm --noise released`, with the noise of its authors' program",
-    "omniglot-km": "`omniglot-km`, a Kanerva Machine of 64×100; KL(M) is neither trained nor charged, as in its paper",
+    "omniglot-km": "`omniglot-km`, a Kanerva Machine of 64×100; nothing is charged for KL(M), as in its paper",
     "omniglot-km-32": "`omniglot-km --rows 32 --steps 15000`, the same with 32×100",
     "omniglot-dnc": "`omniglot-dnc`, a differentiable neural computer of 64×100; its score has no KL",
     "omniglot-vae": "`omniglot-vae`, a VAE without a memory",

@@ -73,7 +73,7 @@ def test_what_was_not_written_is_asked_for_all_the_same() -> None:
 
 
 def test_few_of_many_are_asked_for() -> None:
-    """Two of five, the first and the last, are found again where all were written, and the last not where it was not."""
+    """The first and the last of five are found again if all were written, and the last not if it was not."""
     work = Rivals(**{**vars(WORK), "cues": 2})
     task = work.task(images(), 5)
     assert task.asked.tolist() == [0, 4]

@@ -150,7 +150,7 @@ def curve(axes: Axes, x: Any, values: dict[str, Any], label: str, number: int, *
 
 
 def sheet(axes: Axes, packed: dict[str, Any], shown: list[int] | None = None) -> None:
-    """Images of shape (rows, columns, channels, height, width), or some rows, as one picture, ink black on white."""
+    """Images (rows, columns, channels, height, width), or some of the rows, as one picture, ink black on white."""
     pixels = unpack(packed)
     pixels = pixels if shown is None else pixels[shown]
     rows, columns, channels, height, width = pixels.shape
