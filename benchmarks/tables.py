@@ -142,12 +142,12 @@ def remembered(result: dict[str, Any], found: dict[str, Any] | None) -> list[Any
 
 def costs() -> Table:
     """What each model costs: parameters, training, writing and recalling an image."""
-    head = ["", "parameters", "training steps", "ms to write an image", "ms to recall one"]
+    head = ["two busy CPU cores", "parameters", "training steps", "ms to write an image", "ms to recall one"]
     rows = []
     for name, label in RIVALS.items():
         result, trained = rival(name), load(f"evaluation/{name}").get("training", {})
         times = result.get("seconds", {})
-        ms = [f"{1e3 * times[what]:.2g}" if times else None for what in ("write", "recall")]
+        ms = [float(f"{1e3 * times[what]:.2g}") if times else None for what in ("write", "recall")]
         steps = trained.get("steps", load(f"evaluation/{name}").get("step"))
         rows.append([label, result.get("parameters"), steps, *ms])
     return Table(head, rows)

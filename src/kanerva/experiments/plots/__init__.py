@@ -24,8 +24,19 @@ from .. import EXPERIMENTS, module
 from ..base import file_name, unpack
 
 # Okabe and Ito's colours, which colour-blind people can tell apart
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+    "#8C564B",
+    "#7F7F7F",
+    "#8A9A00",
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "h", ">")
 KNOWN = {"least-squares": 0, "descent": 1, "descent, told": 2, "stochastic": 3, "first draw": 4, "fresh images": 6}
 """The colours of some ways to recall, and of what stands beside them, the same in all figures."""
 

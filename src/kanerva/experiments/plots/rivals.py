@@ -38,6 +38,7 @@ def grid(models: list[dict[str, Any]], measure: str) -> Figure:
     for place in axes[-1]:
         place.set_xlabel("floats kept")
         place.set_xscale("symlog", linthresh=1000)  # a model may keep nothing
+        place.set_xticks([0, 1000, 10_000], ["0", "1,000", "10,000"])
     most = max(found["kept"] for model in models for found in model["result"]["recall"])
     axes[0][0].set_xlim(-100, 2 * max(1000, most))
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=min(5, len(models)))
@@ -52,9 +53,10 @@ def line(
     scale = 100 if measure == "right" else 1
     values = [row["damage"][damage][measure] for row in found]
     y, spread = (scale * np.array([value[key] for value in values], float) for key in ("mean", "stderr"))
-    axes.errorbar(
-        [row["kept"] for row in found], y, spread, label=model["name"], color=colour, marker=marker, capsize=2
-    )
+    # hollow: two models that keep every image lie on top of each other
+    face = "none" if model["result"]["grows"] else colour
+    kept = [row["kept"] for row in found]
+    axes.errorbar(kept, y, spread, label=model["name"], color=colour, marker=marker, mfc=face, capsize=2)
     axes.set_ylim(bottom=0)
 
 
