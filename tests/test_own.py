@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from kanerva import DKM
+from kanerva import DKM, storage
 from kanerva.cli import main
 from mirror import bits, mirror
 from trials import COLOUR, Toy, model
@@ -40,6 +40,26 @@ def recalled(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, A
     main(["recall", "here", *map(str, arguments), "--device", "cpu", "--json"])
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
+
+
+def test_the_memory_is_saved_for_inspect(look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = draw(tmp_path / "own", bits(3))
+    about = recalled(capsys, *paths, "--out", tmp_path / "s.png", "--memory", tmp_path / "m.safetensors")
+    state = storage.load_state(about["memory"])
+    assert state.R.shape == (look.config.rows, look.config.code)
+    sure = sum(one["certified"] for one in about["pictures"])
+    assert about["result"] == f"3 of 3 stored pictures end nearest to themselves, {sure} of them certified"
+    assert "note" not in about
+
+
+def test_more_pictures_than_rows_are_remarked_on(
+    look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = look.config.rows
+    paths = draw(tmp_path / "own", bits(rows + 1))
+    about = recalled(capsys, *paths, "--steps", 1, "--out", tmp_path / "s.png")
+    assert about["note"].startswith(f"more pictures than the memory's {rows} rows")
+    assert "0 of them certified" in about["result"]
 
 
 @pytest.mark.parametrize("ink", [0, 255])

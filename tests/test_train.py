@@ -299,7 +299,9 @@ def test_colour_images_are_pointed_to_their_preset(tmp_path: Path) -> None:
     assert "on a CPU expect" in advice(grey(tmp_path, scale="colour"), images, world)
     assert advice(kanerva.PRESETS["mazes-paper"][1], images, world) == ""
     bits = tiny(tmp_path)
-    assert advice(bits, bits.data.load()[0], world) == ""
+    drawn = bits.data.load()[0]
+    assert advice(bits, drawn, world) == ""
+    assert "--invert" in advice(bits, dataclasses.replace(drawn, pixels=1 - drawn.pixels), world)
 
 
 def test_presets_for_mazes_have_the_paper_s_memory_and_fit_into_five_megabytes() -> None:

@@ -88,6 +88,7 @@ class Evaluate:
             **who.about,
             "split": "test",
             "mean_image": mean_image_nats(who.seen, who.unseen),
+            "different": len(who.unseen),
             "version": __version__,
             "torch": torch.__version__,
         }
@@ -267,6 +268,8 @@ class Recall:
     """Decides the damage."""
     out: Path = Path("recall.png")
     """The sheet, a PNG file: stored, cue and recalled, one below the other."""
+    memory: Path | None = None
+    """Save the memory as well, in a safetensors file that `kanerva inspect` reads."""
     device: str = "auto"
     """auto (a GPU if there is one), cpu, cuda, …"""
     json: bool = False
@@ -281,14 +284,17 @@ class Recall:
 
         model = load(self.model).to(choose(self.device))
         method, binary = model.method(self.method), model.config.binary
-        check_writable(self.out)
+        for path in filter(None, (self.out, self.memory)):
+            check_writable(path)
         asked = own.read(model, self.images, self.others, self.binary, self.ink)
         kind = self.damage if self.damage != "auto" else "flips" if binary else "noise"
         level = own.LEVELS[kind] if self.level is None else self.level
         generator = torch.Generator(model.device).manual_seed(self.seed)
         cue = own.damaged(asked.x, kind, self.level, generator)
         answers = own.ask(model, asked, cue, method, self.steps, generator)
-        bands = torch.stack([in_rows(x, binary) for x in (asked.x, *answers[:2])], 1).flatten(0, 1)
+        if self.memory is not None:
+            storage.save_state(self.memory, answers.state)
+        bands = torch.stack([in_rows(x, binary) for x in (asked.x, answers.cue, answers.x)], 1).flatten(0, 1)
         with atomic_write(self.out) as file:
             own.sheet(mosaic(bands), len(asked.x), answers.certified).save(file, "png")
         found = own.judge(asked, answers)
@@ -298,9 +304,13 @@ class Recall:
             "recall": f"{method}, {self.steps} steps, {self.model}",
             **({"ink": asked.ink} if binary else {}),
             "sheet": str(self.out),
+            **({} if self.memory is None else {"memory": str(self.memory)}),
+            "result": own.summary(found),
         }
         if answers.certified[0] is not None:
             about["certified"] = "the answer is a stored picture, to the last pixel (in the sheet: a green frame)"
+        if (rows := getattr(model.config, "rows", asked.stored)) < asked.stored:
+            about["note"] = f"more pictures than the memory's {rows} rows: they mix, and nothing can be certified"
         if self.json:
             print(plain.dumps({**about, "pictures": found}, indent=1))
         else:
@@ -336,7 +346,7 @@ class Play:
                 raise
             raise ModuleNotFoundError(
                 f"play: expected the packages starlette and uvicorn, but {error.name} is not installed; "
-                f"pip install 'kanerva[play]' brings both",
+                f"pip install starlette uvicorn brings both",
                 name=error.name,
             ) from None
         serve(self.models, self.host, self.port, self.browser, streams.say)
@@ -514,23 +524,34 @@ def table(score: Score, about: dict[str, Any]) -> str:
         for name, value in others.items()
         if value is not None
     )
+    drawn = f"{score.images:,} test images"
+    if about["different"] < score.images:
+        drawn = f"{score.images:,} draws from the {about['different']:,} test images"
     return (
         f"{nats}\n{extra}"
-        f"  {score.images:,} test images of {about['dataset']} in {score.episodes} episodes of {score.length}, "
+        f"  {drawn} of {about['dataset']} in {score.episodes} episodes of {score.length}, "
         f"seed {score.seed}; lower is better\n"
         f"  {'; '.join(terms)}"
     )
 
 
 def writes() -> dict[str, str]:
-    """How each preset's memory is written on each device that is here, and why."""
+    """How the presets' memories are written on each device that is here, and why."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
-    said = {
-        f"{name} on {device}": MODELS[c.model.kind].says(c.model, device, c.train.write).removeprefix("write: ")
-        for device in devices
-        for name, (_, c) in PRESETS.items()
-    }
-    return {name: text for name, text in said.items() if text}
+    found: dict[str, dict[str, str]] = {device: {} for device in devices}
+    for name, (_, c) in PRESETS.items():
+        for device in devices:
+            if said := MODELS[c.model.kind].says(c.model, device, c.train.write).removeprefix("write: "):
+                found[device][name] = said
+    shown: dict[str, str] = {}
+    for device, ways in found.items():
+        alike = len(set(ways.values())) == 1
+        shown |= (
+            {f"on {device}": next(iter(ways.values()))}
+            if alike
+            else {f"{k} on {device}": v for k, v in ways.items()}
+        )
+    return shown
 
 
 def system() -> dict[str, Any]:

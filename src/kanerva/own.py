@@ -33,8 +33,9 @@ class Pictures(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """What came back for N pictures."""
+    """What came back for N pictures, and the memory that it came from."""
 
+    state: Any
     cue: Float[Tensor, "N c h w"]
     x: Float[Tensor, "N c h w"]
     certified: list[bool | None]
@@ -81,7 +82,7 @@ def ask(model: Model, asked: Pictures, cue: Cue, method: str, steps: int, genera
         known = {"mask": cue.mask, "generator": generator, "callback": lambda *_: advance(1)}
         found = model.recall(state, cue.x, steps, method, **told(model, method, **known))
     sure = [None] * len(cue.x) if found.certified is None else found.certified.tolist()
-    return Answers(cue.x, found.last, sure)
+    return Answers(state, cue.x, found.last, sure)
 
 
 def judge(asked: Pictures, answers: Answers) -> list[dict[str, Any]]:
@@ -98,9 +99,18 @@ def judge(asked: Pictures, answers: Answers) -> list[dict[str, Any]]:
             "certified": sure,
         }
         for name, x, cue, found, place, sure in zip(
-            *asked[:2], *answers[:2], nearest, answers.certified, strict=True
+            asked.names, asked.x, answers.cue, answers.x, nearest, answers.certified, strict=True
         )
     ]
+
+
+def summary(found: list[dict[str, Any]]) -> str:
+    """How many stored pictures came back, in a line."""
+    own = [one for one in found if one["stored"]]
+    right = sum(one["nearest"] == one["picture"] for one in own)
+    sure = [bool(one["certified"]) for one in own if one["certified"] is not None]
+    said = f"{right} of {len(own)} stored pictures end nearest to themselves"
+    return said + (f", {sum(sure)} of them certified" if sure else "")
 
 
 def table(found: list[dict[str, Any]], pixels: int | None) -> Table:

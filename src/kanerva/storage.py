@@ -116,6 +116,13 @@ def load_state(path: str | Path) -> MemoryState:
     return MemoryState(tensors["R"], tensors["U"])
 
 
+def save_state(path: str | Path, state: Any) -> None:
+    """Write a memory, a NamedTuple of tensors, to a safetensors file, for `load_state`."""
+    tensors = {name: x.detach().cpu().contiguous() for name, x in state._asdict().items()}
+    with atomic_write(Path(path)) as file:
+        file.write(safetensors.torch.save(tensors))
+
+
 def find(path: str | Path) -> Path:
     """A file's own path, that of the last checkpoint in a run's folder, or that of a model that comes along."""
     if str(path) in shipped():

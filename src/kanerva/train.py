@@ -166,6 +166,11 @@ def describe(config: RunConfig, world: World) -> str:
 def advice(config: RunConfig, images: ClassImages, world: World) -> str:
     """What to expect of grey or colour images, where another command or machine does better; empty: all is well."""
     model, c = config.model, config.train
+    if images.binary and (ink := float(images.pixels.float().mean())) > 0.5:
+        return (
+            f"{ink:.0%} of all pixels are ink: binary images want the pattern light (1) on dark (0). "
+            f"For dark strokes on a light ground, add --invert"
+        )
     if images.binary or not isinstance(model, CodecModelConfig):
         return ""
     if model.scale == "one" and c.clip:  # neither the paper's run nor one of the presets for colour

@@ -63,8 +63,8 @@ class Recall(NamedTuple):
     energy: Float[Tensor, "S *b Q"] | None = None
     """The energy at each step, where a model has one."""
     certified: Bool[Tensor, "*b Q"] | None = None
-    """Where the last image is surely a stored one, to the last pixel: the right one, if the cue shows a stored image.
-    None where nobody has looked."""
+    """Where the last image is surely a stored one, to the last pixel: the right one, if the cue shows a stored
+    image. None where nobody has looked."""
 
     @property
     def last(self) -> Float[Tensor, "*b Q c h w"]:
