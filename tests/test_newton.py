@@ -91,6 +91,28 @@ def test_newton_finds_stored_images_from_half_of_them(config: DKMConfig, inside:
     assert bool((path.energy.diff(dim=0) <= 0).all())
 
 
+def test_newton_is_least_squares_where_the_decoder_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """u = (JᵀJ / v + n I)⁻¹ Jᵀ (y − mean) / v over the pixels of the mask, v of the noise and of the pixels."""
+    monkeypatch.setattr(newton, "STILL", 0.0)
+    m = exact(COLOUR)[0].double()
+    m.decoder.up[-1].weight.zero_()
+    m.decoder.up[-1].bias.zero_()
+    assert m.decoder.linear is not None
+    F, y = normal(4, COLOUR.code), images(COLOUR, 3, seed=4, dtype=torch.float64)
+    mask = corruption.half(y, "top").mask
+    assert mask is not None
+    mask = mask.expand_as(y)
+    with kanerva.deep_checks(False):
+        u = newton.explain(m, F, y, mask, 50.0, 3.0)
+    known = mask[0].flatten().bool()
+    J, v = (F @ m.decoder.linear.weight.mT)[:, known], 3 + float(newton.real(m.decode(u @ F)).scale.mean()) ** 2
+    apart = (y.flatten(1) - m.decoder.linear.bias)[:, known]
+    exactly = torch.linalg.solve(J @ J.mT / v + 50 * torch.eye(4), J @ apart.mT / v).mT
+    torch.testing.assert_close(
+        u, exactly, rtol=0.01, atol=1e-4
+    )  # float32, and steps that are damped by a hundredth
+
+
 def test_newton_takes_memories_and_cues_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch, one memory for many cues, and cues in parts: the same weights."""
     m = model(CORRELATED, dtype=torch.float64)
