@@ -108,9 +108,7 @@ def test_newton_is_least_squares_where_the_decoder_is_linear(monkeypatch: pytest
     J, v = (F @ m.decoder.linear.weight.mT)[:, known], 3 + float(newton.real(m.decode(u @ F)).scale.mean()) ** 2
     apart = (y.flatten(1) - m.decoder.linear.bias)[:, known]
     exactly = torch.linalg.solve(J @ J.mT / v + 50 * torch.eye(4), J @ apart.mT / v).mT
-    torch.testing.assert_close(
-        u, exactly, rtol=0.01, atol=1e-4
-    )  # float32, and steps that are damped by a hundredth
+    torch.testing.assert_close(u, exactly, rtol=0.01, atol=1e-4)  # steps are damped by a hundredth
 
 
 def test_newton_takes_memories_and_cues_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
