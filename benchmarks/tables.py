@@ -177,6 +177,23 @@ def tried(values: dict[str, Any]) -> list[Any]:
     return [values["wrong"], Share(values["right"]), Share(values["rose"])]
 
 
+def colour() -> Table:
+    """The same for mazes, where pixels have real values: errors, and how far above the cue's the PSNR is."""
+    found = load("denoising/mazes")
+    what = f"{found['config']['steps']} steps of recall, {found['config']['episodes']} memories"
+    ways = ("least-squares (the paper's)", "descent")
+    parts = ("root mean square error", "PSNR, dB", "right frame")
+    head = [f"{way}: {part}" for way in ways for part in parts]
+    cells = found["models"][0]["result"]["cells"]
+    return Table([what, "the cue: PSNR, dB", *head, "steps that raise the energy"], [off(cell) for cell in cells])
+
+
+def off(cell: dict[str, Any]) -> list[Any]:
+    ways = [cell["methods"][way] for way in ("least-squares", "descent")]
+    found = [part for values in ways for part in (values["wrong"], values["psnr"], Share(values["right"]))]
+    return [cell["name"], cell["cue"]["psnr"], *found, Share(ways[1]["rose"])]
+
+
 def recall() -> Table:
     """Recall by descent from 1,024 cues of each kind, in per cent but for the first."""
     rows = [row for row in load("recall/h200")["rows"] if row["what"] == "recall"]
@@ -244,6 +261,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "rivals": rivals,
     "costs": costs,
     "denoising": denoising,
+    "colour": colour,
     "recall": recall,
     "speed": speed,
     "layer": layer,

@@ -188,7 +188,7 @@ def test_every_field_has_its_help(kind: type) -> None:
         (["experiment", "order", "--sed", "1"], "did you mean --seed? kanerva experiment order --help lists them"),
         (
             ["experiment", "order", "--checkpoint", "nowhere"],
-            "kanerva: nowhere: no such checkpoint or run; pretrained: omniglot; without training",
+            "kanerva: nowhere: no such checkpoint or run; pretrained: mazes, omniglot; without training",
         ),
         (["report"], "RUN"),
         (["report", "nowhere"], "kanerva: nowhere: no such run; expected a run's folder, a checkpoint, or a model"),

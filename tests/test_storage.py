@@ -186,6 +186,10 @@ def test_other_dtypes_are_refused(path: Path) -> None:
     with pytest.raises(ValueError, match=r"expected torch.float32 or torch.float64, got torch.float16"):
         model.save(path)
     assert path.read_bytes() == whole
+    # float16 in a file is float32 in the model, also beside float32
+    rounded = kanerva.load(changed(path, {"model.R0": R0.half()}))
+    assert {x.dtype for x in rounded.state_dict().values()} == {torch.float32}
+    torch.testing.assert_close(rounded.R0, R0, rtol=1e-3, atol=1e-6)
     with pytest.raises(ValueError, match=r"weights of one dtype, got torch.float(32|64) .*, torch.float(32|64)"):
         kanerva.load(changed(path, {"model.R0": R0.double()}))
     with pytest.raises(ValueError, match=r"model.safetensors: R0: expected torch.float32, got torch.int64"):

@@ -311,7 +311,7 @@ def test_presets_for_mazes_have_the_paper_s_memory_and_fit_into_five_megabytes()
             model = kanerva.MODELS[config.kind](
                 dataclasses.replace(config, image=(3, 32, 32), likelihood="gaussian")
             )
-        assert 2 * sum(p.numel() for p in model.parameters()) < most  # in bfloat16
+        assert 2 * sum(p.numel() for p in model.parameters()) < most  # in float16
         assert model.config.code == 200  # type: ignore[attr-defined]
         assert name == "mazes-vae" or tuple(model.R0.shape) == (64, 200)  # type: ignore[union-attr]
 

@@ -27,13 +27,22 @@ def test_a_model_comes_with_its_card(name: str) -> None:
     assert about["run"]["data"]["dataset"] == name
 
 
+def test_every_list_of_pretrained_models_is_whole() -> None:
+    """Texts that name them, in help and docstrings, name them all."""
+    source = "\n".join(path.read_text() for path in Path(kanerva.__file__).parent.rglob("*.py"))
+    lists = re.findall(r"pretrained models? \(([^)]*)\)", source)
+    assert len(lists) > 5
+    for found in lists:
+        assert re.findall(r"\w+", found) == storage.shipped()
+
+
 def test_a_name_is_told_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "omniglot").mkdir()
     assert storage.find("omniglot").parent == storage.WEIGHTS
     assert storage.find("./omniglot") == Path("omniglot/last.safetensors")
     with pytest.raises(
-        FileNotFoundError, match=r"omniglit: no such .*; pretrained: omniglot; .* did you mean 'omniglot'"
+        FileNotFoundError, match=r"omniglit: no such .*; pretrained: mazes, omniglot; .* did you mean 'omniglot'"
     ):
         kanerva.load("omniglit")
 

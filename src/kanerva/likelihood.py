@@ -63,6 +63,12 @@ class Gaussian(NamedTuple):
         square = ((x - self.mean) / self.scale).square()
         return -0.5 * _total(square + math.log(2 * math.pi) + 2 * self.scale.log(), mask)
 
+    def white(
+        self, apart: Float[Tensor, "*b c h w"], mask: Float[Tensor, "*#b #c h w"] | None = None
+    ) -> Float[Tensor, "*b c h w"]:
+        """Differences from the mean in standard deviations, so that their covariance is I; 0 outside a mask."""
+        return _only(apart / self.scale, mask)
+
     def through(self, noise_var: Float[Tensor, "*#b"]) -> "Gaussian":
         """The same pixels after noise was added to each: variances add."""
         return Gaussian(self.mean, (self.scale.square() + noise_var[..., None, None, None]).sqrt())
@@ -100,11 +106,15 @@ class Correlated(NamedTuple):
 
         Where a mask has some of a pixel's channels alone, the others are integrated out.
         """
-        apart, here = x - self.mean, self
-        if mask is not None:
-            lost = ~mask.bool().expand(apart.shape)
-            apart, here = apart.masked_fill(lost, 0), self._without(lost)
+        apart, here = self._seen(x - self.mean, mask)
         return Gaussian(torch.zeros_like(apart), here.scale).log_prob(here._explained(apart), mask)
+
+    def white(
+        self, apart: Float[Tensor, "*b c h w"], mask: Float[Tensor, "*#b #c h w"] | None = None
+    ) -> Float[Tensor, "*b c h w"]:
+        """Differences d from the mean as e / scale, L e = d, so that their covariance is I; 0 outside a mask."""
+        apart, here = self._seen(apart, mask)
+        return _only(here._explained(apart) / here.scale, mask)
 
     def through(self, noise_var: Float[Tensor, "*#b"]) -> "Correlated":
         """The same pixels after noise was added to each channel: the covariance of a pixel is Σ + noise_var I."""
@@ -139,6 +149,15 @@ class Correlated(NamedTuple):
             e.append(r - sum(a * b for a, b in zip(row, e, strict=True)))
         return torch.stack(e, -3)
 
+    def _seen(
+        self, apart: Float[Tensor, "*b c h w"], mask: Tensor | None
+    ) -> tuple[Float[Tensor, "*b c h w"], "Correlated"]:
+        """Differences from the mean in the pixels of a mask, and the distribution of these."""
+        if mask is None:
+            return apart, self
+        lost = ~mask.bool().expand(apart.shape)
+        return apart.masked_fill(lost, 0), self._without(lost)
+
     def _without(self, lost: Bool[Tensor, "*b c h w"]) -> "Correlated":
         """The distribution of the other channels; those that are lost stay, but say nothing of the others."""
         return self._with(list(self.scale.square().unbind(-3)), [a.to(self.mean) for a in lost.unbind(-3)])
@@ -172,8 +191,12 @@ class Correlated(NamedTuple):
 Likelihood = Bernoulli | Gaussian | Correlated
 
 
+def _only(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*b c h w"]:
+    return x if mask is None else torch.where(mask.bool(), x, 0)
+
+
 def _total(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*b"]:
-    return (x if mask is None else torch.where(mask.bool(), x, 0)).sum((-3, -2, -1))
+    return _only(x, mask).sum((-3, -2, -1))
 
 
 def dequantise(x: Float[Tensor, "..."], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:

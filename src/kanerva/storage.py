@@ -165,6 +165,11 @@ def _bytes(x: Tensor) -> bytes:
     return x.reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
+def widened(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors to compute with: those that were rounded to float16, to make a file smaller, are float32 again."""
+    return {name: x.float() if x.dtype == torch.float16 else x for name, x in tensors.items()}
+
+
 def dtype(tensors: Mapping[str, Tensor], where: str) -> torch.dtype:
     """The one floating dtype of a model's tensors, float32 or float64; float32 where none is floating."""
     kinds = {x.dtype: name for name, x in tensors.items() if x.is_floating_point()}

@@ -53,7 +53,7 @@ def create(
 
 
 def load(path: str | Path) -> Model:
-    """Load a pretrained model ("omniglot"), or what `Model.save` or training wrote (a file, or a run's folder).
+    """Load a pretrained model ("mazes", "omniglot"), or what `Model.save` or training wrote (a file, a folder).
 
     Weights are the averaged ones where there are any. A file that names no kind of model holds a DKM.
     """
@@ -79,10 +79,10 @@ def config_of(about: dict[str, Any], where: str) -> BaseConfig:
 
 
 def build(tensors: dict[str, torch.Tensor], about: dict[str, Any], where: str) -> Model:
-    """The model of a checkpoint that has been read, in the dtype of its weights."""
+    """The model of a checkpoint that has been read, in the dtype of its weights; float16 becomes float32."""
     config = config_of(about, where)
     kind = find(config.kind)
-    weights = storage.part(tensors, "average.") or storage.part(tensors, "model.")
+    weights = storage.widened(storage.part(tensors, "average.") or storage.part(tensors, "model."))
     dtype = storage.dtype(weights, where)
     with torch.inference_mode(False):  # a model that could not be differentiated would be a surprise later
         # a few wrong digits in a config can ask for any amount of memory, so compare sizes before anything is made

@@ -174,6 +174,9 @@ class DKM(CodecModel, Parameters):
         than it has rows; with as many, if one of x is among them. The shipped model, 64 memories each of 16, 31 and
         32 images: no answer was wrong or −1, of 5,056 stored, 1,536 others and 1,536 with one pixel changed. With
         33 images all answers were −1, but for 11 stored ones.
+
+        Codes of grey and colour images change little by little with their pixels: one that differs from a stored
+        image by a grey level or two may count as that.
         """
         return frame.contains(self, state, x)
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .. import checks
 from ..memory import MemoryState
-from . import descent, frame, search
+from . import descent, frame, newton, search
 from .reader import Reader, copied
 from .trajectory import Callback, Recall, Snapshot, follow
 
@@ -60,7 +60,7 @@ class Method(ABC):
 
 @dataclass(frozen=True)
 class Descent(Method):
-    """Infer w from the cue (`search.infer`); every step after that lowers E(x, w), or leaves it.
+    """Infer w from the cue (`infer`); every step after that lowers E(x, w), or leaves it.
 
     Passes no gradients on. Proof: test_energy_never_rises.
     """
@@ -126,7 +126,7 @@ class Descent(Method):
         elif self.inside:
             first, found = self.look_inside(at, x, mask)
         else:
-            first, found = at.settle(search.infer(at, x, self.noise, mask)), nobody
+            first, found = at.settle(infer(at, x, self.noise, mask)), nobody
         yield first
         yield from self.fall(at, first, found)
 
@@ -149,7 +149,7 @@ class Descent(Method):
             few = there.int().argsort(dim=-1, stable=True)[
                 :, : int((~there).sum(-1).max())
             ]  # in each memory, the others
-            inferred = search.infer(some, y[rest, few], self.noise, None if m is None else m[rest, few])
+            inferred = infer(some, y[rest, few], self.noise, None if m is None else m[rest, few])
             first = first.put(rest, few, there.take_along_dim(few, -1), some.settle(inferred))
         return first.unflatten(x.shape[:-3]), found.there.reshape(x.shape[:-3])
 
@@ -308,6 +308,13 @@ def sample(
 
     with how.context():
         return follow(path(Reader.of(model, state)), steps, callback)
+
+
+def infer(
+    at: Reader, y: Float[Tensor, "*b Q c h w"], noise: float | None, mask: Float[Tensor, "*b Q c h w"] | None
+) -> Float[Tensor, "*b Q K"]:
+    """The weights that explain cues: by a search for bits, by Gauss–Newton for pixels of real values."""
+    return (search if at.model.config.binary else newton).infer(at, y, noise, mask)
 
 
 def arrived(

@@ -1,4 +1,4 @@
-"""Inference from a cue: the weights of the stored image that explains it best, through what has corrupted it.
+"""Inference from a cue of bits: the weights of the stored image that explains it best, through what flipped them.
 
 `infer` is the search. The other functions say what it lowers (`strangeness`, `weight`, `level`) and where it starts
 (`guesses`). That no step raises the energy is not its promise, but that of the descent which comes after it.
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import conv2d, pad
 
 from .. import memory
-from ..likelihood import Bernoulli, Likelihood
+from ..likelihood import Likelihood
 from . import descent
 from .reader import Reader
 from .watch import tell
@@ -46,9 +46,9 @@ def infer(
 
     with m and v of `weight`. What is lowered is the mean of E at w + ε, ε ~ N(0, ½ noise_var P).
 
-    Bits flipped with probability f: P(y = 1) = (1 − f) p + f (1 − p). Noise added: variances add. Pixels outside
-    the mask say nothing. If f, or the variance, is not known, it is one more number to search for. Of several
-    starts the one goes on that has come to the least energy.
+    Bits flipped with probability f: P(y = 1) = (1 − f) p + f (1 − p). Pixels outside the mask say nothing. If f is
+    not known, it is one more number to search for. Of several starts the one goes on that has come to the least
+    energy.
     Cost, for each cue: 200 evaluations of the decoder with their gradients, 125 of them through the encoder too.
     Proof: test_inference_*.
     """
@@ -57,7 +57,7 @@ def infer(
 
     def cost(v: Float[Tensor, "*b n"], likelihood: Likelihood) -> Float[Tensor, "*b"]:
         tell("looking", likelihood.mean)
-        seen = likelihood.through(level(likelihood, v, K, noise))
+        seen = likelihood.through(level(v, K, noise))
         shape = (*v.shape[:-1], *y.shape[-3:])
         usual = (v[..., :K].square().sum(-1) - m).square() / (2 * var)
         return usual - seen.log_prob(y.expand(shape), None if mask is None else mask.expand(shape))
@@ -118,11 +118,9 @@ def weight(at: Reader) -> tuple[Float[Tensor, "*b 1"], Float[Tensor, "*b 1"]]:
     return size.mean(-2), size.var(-2).clamp(min=1e-3)
 
 
-def level(likelihood: Likelihood, v: Float[Tensor, "*b Q n"], K: int, noise: float | None) -> Float[Tensor, "*b Q"]:
-    """The noise that was given, or what the last entry of v stands for: f = ½ sigmoid(v), or a variance exp(v)."""
-    if noise is not None:
-        return torch.full_like(v[..., 0], noise)
-    return 0.5 * v[..., K].sigmoid() if isinstance(likelihood, Bernoulli) else v[..., K].exp()
+def level(v: Float[Tensor, "*b Q n"], K: int, noise: float | None) -> Float[Tensor, "*b Q"]:
+    """The noise that was given, or what the last entry of v stands for: f = ½ sigmoid(v)."""
+    return 0.5 * v[..., K].sigmoid() if noise is None else torch.full_like(v[..., 0], noise)
 
 
 def with_noise(
@@ -135,12 +133,8 @@ def with_noise(
     """w, and where the noise is to be estimated, a first guess of it: what w leaves unexplained."""
     if noise is not None:
         return w
-    likelihood = at.decode(w)
-    if isinstance(likelihood, Bernoulli):
-        wrong = average((y - likelihood.mean).abs(), mask)
-        guess = torch.special.logit(2 * wrong.clamp(0.02, 0.4))
-    else:
-        guess = average((y - likelihood.mean).square(), mask).clamp(min=1e-4).log()
+    wrong = average((y - at.decode(w).mean).abs(), mask)
+    guess = torch.special.logit(2 * wrong.clamp(0.02, 0.4))
     return torch.cat([w, guess[..., None]], dim=-1)
 
 
