@@ -7,7 +7,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,10 +21,12 @@ from PIL import Image
 import kanerva
 from browser import CHROMIUM, DRIVER, MISSING, Browser, browsing
 from kanerva.cli import main
+from kanerva.recall import frame
 from kanerva.recall.watch import watching
 
 server = pytest.importorskip("kanerva.play.server", reason="needs kanerva[play]: starlette and uvicorn")
 from kanerva.play import queue, session  # noqa: E402
+from kanerva.play.pictures import pack, unpack  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -113,8 +115,25 @@ def place(colour: Any, cache: Path) -> Iterator[SimpleNamespace]:
 
 
 @pytest.fixture
-def visitor(place: SimpleNamespace) -> Visitor:
-    return Visitor(place.port)
+def visitor(place: SimpleNamespace) -> Iterator[Visitor]:
+    yield Visitor(place.port)
+    for one in place.playground.sessions.kept.values():  # no search goes on into the next test
+        one.inside.over = True
+        one.inside.stop()
+
+
+def until(condition: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait for something that comes when it comes."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def no_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is searched before somebody asks."""
+    monkeypatch.setattr(queue, "wanting", lambda session: False)
 
 
 # The server
@@ -160,8 +179,6 @@ def test_what_is_picked_is_written_and_shown(visitor: Visitor) -> None:
 
 def test_pictures_come_back_as_they_were() -> None:
     model = kanerva.load("omniglot")
-    from kanerva.play.pictures import pack, unpack
-
     x = (torch.rand(1, 28, 28) > 0.5).float()
     assert torch.equal(unpack(pack(x, True), model), x)
     grey = kanerva.create("dkm", (3, 8, 8), "gaussian", rows=4, code=6)
@@ -169,6 +186,7 @@ def test_pictures_come_back_as_they_were() -> None:
     assert torch.equal(unpack(pack(levels, False), grey), levels)
 
 
+@pytest.mark.usefixtures("no_background")
 def test_recall_streams_every_step_of_both_methods(visitor: Visitor) -> None:
     images = visitor.write(4)
     cue = visitor.ask("damage", image=images[2], kind="flips", amount=0.05, seed=1)
@@ -177,7 +195,15 @@ def test_recall_streams_every_step_of_both_methods(visitor: Visitor) -> None:
         "recall", image=cue["image"], methods=["least-squares", "descent"], steps=6, seed=0
     )
     assert status == 200
-    steps = [[e for e in events if e["event"] == "step" and e["column"] == c] for c in (0, 1)]
+    early = [e for e in events if e["event"] == "step" and e["early"]]
+    assert {e["column"] for e in early} == {1}
+    assert [e["step"] for e in early] == [*range(len(early))]
+    falling = [e["energy"] for e in early]
+    assert falling == sorted(falling, reverse=True)
+    assert len(early) >= 3
+    # they come before the search: who waits sees something at once
+    assert events.index(early[-1]) < next(i for i, e in enumerate(events) if e["event"] == "looking")
+    steps = [[e for e in events if e["event"] == "step" and e["column"] == c and not e["early"]] for c in (0, 1)]
     assert [[e["step"] for e in column] for column in steps] == [[*range(len(c))] for c in steps]
     assert min(map(len, steps)) >= 2
     assert any(e["event"] == "looking" and e["column"] == 1 for e in events)
@@ -204,7 +230,7 @@ def test_steps_are_those_of_the_model(visitor: Visitor) -> None:
         mask = torch.ones(1, 1, 28, 28)
         mask[..., :14] = 0
         found = model.recall(state, tensor(cue["image"])[None], 3, "descent", mask=mask, inside=False)
-    shown = [e for e in events if e["event"] == "step"][1:]
+    shown = [e for e in events if e["event"] == "step" and not e["early"]][1:]
     for step, x, energy in zip(shown, found.x[:, 0], found.energy[:, 0], strict=False):
         assert torch.equal(tensor(step["image"]), x)
         assert step["energy"] == pytest.approx(float(energy), rel=1e-4)
@@ -432,11 +458,8 @@ def test_who_leaves_stops_the_job(place: SimpleNamespace, visitor: Visitor) -> N
     assert json.loads(answer.readline())["event"] == "looking"
     answer.close()
     connection.close()
-    until = time.monotonic() + 10
     assert place.playground.searches.jobs == 1
-    while place.playground.searches.jobs:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: not place.playground.searches.jobs)
     assert len(visitor.ask("show")["stored"]) == 30
 
 
@@ -457,6 +480,87 @@ def test_who_has_to_wait_is_told(place: SimpleNamespace, visitor: Visitor) -> No
     assert events[-1]["event"] == "done"
 
 
+# In the background
+
+
+def test_memories_are_searched_while_nobody_asks(place: SimpleNamespace, visitor: Visitor) -> None:
+    """Recall by descent then only has to choose: it has nothing to search for, and no early steps."""
+    images = visitor.write(3)
+    inside = place.playground.sessions.kept[visitor.id].inside
+    until(lambda: inside.over)
+    assert visitor.ask("show")["known"]
+    assert {pack(x, True) for x in inside.contents.x} == set(images)
+    cue = visitor.ask("damage", image=images[1], kind="flips", amount=0.05, seed=1)["image"]
+    _, events = visitor.send("recall", image=cue, methods=["descent"])
+    assert not [e for e in events if e["event"] == "looking" or e.get("early")]
+    assert [e["image"] for e in events if e["event"] == "step"] == [cue, images[1]]
+    assert events[-1]["columns"][0]["known"]
+
+
+@pytest.mark.parametrize("end", ["clear", "drop"])
+def test_a_search_in_the_background_ends_with_its_memory(
+    place: SimpleNamespace, visitor: Visitor, end: str
+) -> None:
+    visitor.write(30)
+    one = place.playground.sessions.kept[visitor.id]
+    inside = one.inside
+    until(lambda: inside.search is not None)
+    if end == "clear":
+        visitor.ask("clear")
+    else:
+        one.used -= session.IDLE + 1
+        Visitor(place.port)  # who comes sends away who was idle for too long
+        assert visitor.id not in place.playground.sessions.kept
+    until(lambda: inside.search is None)
+    assert not inside.over
+    assert one.inside is not inside
+
+
+def test_searches_in_the_background_nap_and_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = kanerva.load("omniglot"), iter([True, True, True])
+    x = kanerva.data.episodes(kanerva.data.load("glyphs", "test"), 1, 3, generator=torch.Generator().manual_seed(0))
+    state = model.write(x[0]).detach()
+    background = queue.Background(session.Sessions(), lambda: next(asked, False))
+    for barren, found in ((60.0, 3), (0.0, 0)):
+        monkeypatch.setattr(queue, "BARREN", barren)
+        inside = session.Inside(search=threading.Event())
+        with torch.no_grad():
+            background.search(model, state, inside)
+        assert inside.over
+        assert len(inside.images) == found
+        assert (inside.contents is None) == (not found)
+    assert next(asked, None) is None  # it has waited as long as others were served
+    stopped = session.Inside(search=threading.Event())
+    stopped.stop()
+    background.search(model, state, stopped)
+    assert not stopped.over
+
+
+def test_the_last_used_memory_is_searched_first(place: SimpleNamespace, visitor: Visitor) -> None:
+    visitor.write(30)
+    first = place.playground.sessions.kept[visitor.id].inside
+    until(lambda: first.search is not None)
+    second = Visitor(place.port)
+    second.write(3)
+    until(lambda: place.playground.sessions.kept[second.id].inside.over)
+    assert not first.over
+    until(lambda: first.search is not None)  # its turn comes again
+
+
+@pytest.mark.usefixtures("no_background")
+def test_recall_uses_what_was_found_so_far(place: SimpleNamespace, visitor: Visitor) -> None:
+    images = visitor.write(6)
+    inside = place.playground.sessions.kept[visitor.id].inside
+    for image in images[:5]:
+        inside.add(tensor(image))
+    _, events = visitor.send("recall", image=images[0], methods=["descent"], steps=3)
+    found = [e for e in events if e["event"] == "inside"]
+    assert [(e["found"], e["of"]) for e in found[:5]] == [(n, 6) for n in range(1, 6)]
+    before = events.index(found[4])
+    assert not [e for e in events[:before] if e["event"] == "looking"]
+    assert tensor(images[0]).equal(tensor(events[-3]["image"]))
+
+
 # Watching a search
 
 
@@ -467,6 +571,11 @@ def test_a_search_is_watched_and_changes_nothing() -> None:
     with watching(lambda *what: told.append(what)):
         seen = model.contents(state)
     assert torch.equal(seen.x, model.contents(state).x)
+    again = list[str]()
+    with watching(lambda what, _: again.append(what)):
+        known = frame.contents(model, state, known=seen.x)
+    assert again == ["found"] * 3  # what was found before is not looked for
+    assert torch.equal(known.x, seen.x)
     found = [image for what, image in told if what == "found"]
     assert [image.shape for image in found] == [(1, 28, 28)] * 3
     assert {what for what, _ in told} == {"looking", "found"}
@@ -584,6 +693,7 @@ def test_page_store(page: Browser, tmp_path: Path) -> None:
     assert all("400 (Bad Request)" in line for line in page.log())
 
 
+@pytest.mark.usefixtures("no_background")
 def test_page_recall(page: Browser) -> None:
     written(page)
     page.click("#stored .thumb:nth-child(2)")
@@ -593,7 +703,14 @@ def test_page_recall(page: Browser) -> None:
     page.press("#damage")
     cue = ink(canvas(page, "#cue-pad"))
     assert 10 < (cue ^ clean).sum() < 80
+    page.js(
+        "window.said = new Set(); new MutationObserver(() => { const text = document.querySelector("
+        "'#column-1').textContent; for (const words of ['(first try)', 'Still lookinginside']) "
+        "if (text.includes(words)) window.said.add(words); })"
+        ".observe(document.querySelector('#column-1'), {childList: true, subtree: true})"
+    )
     page.press("#run")
+    assert page.js("return [...window.said]") == ["(first try)", "Still lookinginside"]
     assert "Certified" in page.text("#column-1 .facts")
     assert "#2, exactly" in page.text("#column-1 .facts")
     assert np.array_equal(ink(canvas(page, "#column-1 canvas")), clean)

@@ -26,7 +26,7 @@ from ..models import DKM
 from . import panels
 from .panels import Body
 from .pictures import UPLOAD, pack, upload
-from .queue import Busy, Job, Line, Work
+from .queue import Background, Busy, Job, Line, Work
 from .session import LENGTH, Gone, Session, Sessions
 
 PAGE = Path(__file__).parent / "page"
@@ -81,6 +81,7 @@ class Playable:
             "rows": config.rows,
             "code": config.code,
             "damages": panels.damages(self.model),
+            "missing": "" if self.sets else missing(config.image),
             "sets": {
                 name: {"classes": images.num_classes, "place": images.name} for name, images in self.sets.items()
             },
@@ -94,7 +95,9 @@ class Playground:
         self.models = {one.name: one for one in playable}
         self.first = playable[0]
         self.sessions = Sessions()
-        self.searches, self.steps, self.short = Line(SEARCHES), Line(STEPS), Line(SHORT)
+        self.background = Background(self.sessions, lambda: any(line.jobs for line in self.lines))
+        self.lines = [Line(threads, self.background.look) for threads in (SEARCHES, STEPS, SHORT)]
+        self.searches, self.steps, self.short = self.lines
         # the largest request is a whole episode, as base64
         pixels = max(len(pack(one.model.like.new_zeros(one.model.config.image), True)) for one in playable)
         self.most = LENGTH * (pixels + 64) + SPARE
@@ -134,6 +137,11 @@ class Playground:
         chosen = self.models[panels.one_of(body, "model", self.models)]
         session.begin(chosen.name, chosen.model)
         return panels.describe(session)
+
+    def close(self) -> None:
+        """Stop what is still computed."""
+        for session in self.sessions.kept.values():
+            session.inside.stop()
 
     # Requests
 
@@ -309,6 +317,17 @@ def at_hand(name: str, image: tuple[int, int, int]) -> bool:
     return name == "glyphs" or Path(name).exists()
 
 
+def missing(image: tuple[int, int, int]) -> str:
+    """Why there are no images to pick from, and what to do."""
+    own = "No unseen pictures that fit this model are at hand: draw or upload your own."
+    if image != (3, 32, 32):
+        return own
+    return (
+        f"{own} Frames of mazes are offered once they are drawn, in a minute or so: "
+        'kanerva.data.load("mazes", split="test"), with pip install \'kanerva[mazes]\'.'
+    )
+
+
 def warm_up(playable: Sequence[Playable]) -> None:
     """Write and recall once: what is compiled or loaded on first use is not the first visitor's to wait for."""
     with torch.no_grad():
@@ -370,13 +389,17 @@ def serve(places: Sequence[str], host: str, port: int, browser: bool, say: Calla
             say("everyone who can reach this machine can use it")
             playable = [replace(one, place=one.name) for one in playable]  # paths are nobody else's business
         warm_up(playable)
-        server = prepared(Playground(playable), host)
+        playground = Playground(playable)
+        server = prepared(playground, host)
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listener.getsockname()[1]}/"
         say(f"{url}  (Ctrl-C ends it)")
         if browser:
             threading.Thread(target=open_page, args=(server, url), daemon=True).start()
-        server.run(sockets=[listener])
+        try:
+            server.run(sockets=[listener])
+        finally:
+            playground.close()
 
 
 def open_page(server: uvicorn.Server, url: str) -> None:

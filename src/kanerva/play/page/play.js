@@ -427,7 +427,7 @@ function store() {
 
 const METHODS = {
   "least-squares": ["Least squares", "Encode, solve for the weights, decode, again (the paper's read)."],
-  descent: ["Descent, looks inside", "Looks for the stored picture in the memory itself, then lowers the energy; can certify."],
+  descent: ["Descent, looks inside", "Looks for the stored picture in the memory itself, then lowers the energy; can certify. While it looks: downhill from the cue."],
   cue: ["Descent from the cue", "Infers the weights from the cue alone, then lowers the energy (inside=False)."],
   stochastic: ["Stochastic", "Draws weights and pixels in turn: a Markov chain around stored patterns."],
 };
@@ -459,27 +459,49 @@ class Column {
 
   start(method, truth) {
     this.film.clear();
-    Object.assign(this, { truth, end: null, inside: 0 });
+    Object.assign(this, { method, truth, end: null, early: false, found: 0, look: null });
     this.root.querySelector("h2").textContent = METHODS[method][0];
     this.root.querySelector(".facts").replaceChildren();
     this.root.dataset.state = "running";
   }
 
+  // Early steps are shown until the search is over; those of the answer take their place.
+  step(event) {
+    if (this.early && !event.early) this.film.clear();
+    this.early = event.early;
+    this.film.add(event);
+  }
+
+  inside(event) {
+    Object.assign(this, { found: event.found, of: event.of });
+  }
+
   looking(image) {
-    if (!this.film.idle) return;
-    paint(this.root.querySelector("canvas"), from64(image));
-    const found = this.inside ? `, ${this.inside} found` : "";
-    this.root.querySelector(".facts").innerHTML = `<div>searching the memory${found}…</div>`;
+    this.look = from64(image);
+    const { frames, at } = this.film;
+    if (frames[at]) this.facts(frames[at], at);
+  }
+
+  // What is said while a search goes on.
+  searching() {
+    const canvas = document.createElement("canvas");
+    paint(canvas, this.look);
+    if (this.method === "cue") return ["Still inferring", canvas, "what the cue was"];
+    return ["Still looking", canvas, this.found ? `inside: ${this.found} of ${this.of} found` : "inside"];
   }
 
   show(frame, at) {
     const truth = this.truth === null ? null : from64(app.stored[this.truth]);
     paint(this.root.querySelector("canvas"), from64(frame.image), { truth });
-    const last = this.film.frames.length - 1;
-    this.slider.max = last;
+    this.slider.max = this.film.frames.length - 1;
     this.slider.value = at;
-    this.root.querySelector("output").textContent = at ? at : "0, the cue";
+    this.root.querySelector("output").textContent = `${at ? at : "0, the cue"}${frame.early ? " (first try)" : ""}`;
     chart(this.root.querySelector("svg"), this.film.frames.map((one) => one.energy), at);
+    this.facts(frame, at);
+  }
+
+  facts(frame, at) {
+    const last = this.film.frames.length - 1;
     const rows = [["Energy", `${frame.energy.toFixed(1)} nats`]];
     if (this.truth !== null) rows.push([app.model.binary ? "Wrong pixels" : "Error", distance(frame.apart[this.truth])]);
     const near = frame.apart[frame.nearest];
@@ -490,6 +512,7 @@ class Column {
     const off = exact ? ", exactly" : app.model.binary ? `, ${near.toFixed(0)} off` : "";
     if (empty) rows.push([at === last && this.end ? "Fell into" : "Nearest", "nothing: a blank page"]);
     else rows.push([at === last && this.end ? "Fell into" : "Nearest", canvas, `#${frame.nearest + 1}${off}`]);
+    if (frame.early && this.look) rows.push(this.searching());
     if (at === last && this.end) rows.push(["Certified", this.badge(), ""]);
     this.root.querySelector(".facts").replaceChildren(
       ...rows.map(([name, ...values]) => {
@@ -531,10 +554,13 @@ function recall() {
     columns.forEach((column, i) => column.start(methods[i], app.origin ?? null));
     await ask("recall", body, (event) => {
       const column = columns[event.column];
-      if (event.event === "step") column.film.add(event);
+      if (event.event === "step") column.step(event);
       if (event.event === "looking") column.looking(event.image);
-      if (event.event === "inside") column.inside++;
-      if (event.event === "end") column.end = event;
+      if (event.event === "inside") column.inside(event);
+      if (event.event === "end") {
+        column.end = event;
+        app.known = event.known;
+      }
     });
     await Promise.all(columns.map((column) => column.finish()));
   });
@@ -851,6 +877,11 @@ function use(name) {
   const sets = Object.keys(app.model.sets);
   for (const id of ["set", "family-set"]) options($(id), Object.fromEntries(sets.map((s) => [s, `${s} (${app.model.sets[s].classes} classes)`])), sets[0]);
   $("pick-box").hidden = !sets.length;
+  $("no-sets").hidden = Boolean(sets.length);
+  $("no-sets").textContent = app.model.missing;
+  const family = document.querySelector("#dreams [data-key=family]");
+  family.disabled = !sets.length;
+  if (!sets.length && $("dreams").value === "family") document.querySelector("#dreams [data-key=dream]").click();
   choose($("kinds"), Object.fromEntries(app.model.damages.map((kind) => [kind, capital(kind)])), app.model.damages[0], damage_kind);
   Object.values(pads).forEach((pad) => pad.set(blank()));
   // in colour, a search inside takes long and finds little
