@@ -159,8 +159,16 @@ def test_a_page_under_another_name_is_refused(place: SimpleNamespace, visitor: V
     """A site whose name is made to point here cannot ask in its visitor's browser."""
     status, said = visitor.raw("/api/show", b"{}", Host="evil.example:80")
     assert (status, "not called" in said.decode()) == (421, True)
-    for host in ("localhost", f"127.0.0.1:{place.port}", "[::1]:80"):
-        assert visitor.raw("/api/show", b"{}", Host=host)[0] == 200
+    for host in ("localhost.evil.example", "127.0.0.1:80@evil.example", "[::1", "", "localhost:"):
+        assert visitor.raw("/api/show", b"{}", Host=host)[0] == 421, host
+    for host in ("localhost", "LOCALHOST:80", f"127.0.0.1:{place.port}", "[::1]:80"):
+        assert visitor.raw("/api/show", b"{}", Host=host)[0] == 200, host
+    # nor can one that asks under the right name: it would drop others' sessions by beginning new ones
+    elsewhere = {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}
+    for headers in elsewhere:
+        assert visitor.raw("/api/session", b"{}", **headers)[0] == 403, headers
+    for headers in {"Origin": f"http://localhost:{place.port}"}, {"Sec-Fetch-Site": "same-origin"}:
+        assert visitor.raw("/api/session", b"{}", **headers)[0] == 200, headers
     assert server.loopback("127.0.0.1")
     assert server.loopback("localhost")
     assert not server.loopback("0.0.0.0")
@@ -342,6 +350,10 @@ def test_wrong_options_of_a_written_memory_are_said(visitor: Visitor) -> None:
 def test_broken_requests_are_refused(visitor: Visitor) -> None:
     for body in (b"{", b"[1]", b"\xff", b"[" * 100_000):
         assert visitor.raw("/api/show", body)[0] == 400
+    for job, asked in (("recall", "methods"), ("map", "method"), ("dream", "method")):
+        for odd in (5, "descent", {}, [[]], None):
+            said = visitor.raw(f"/api/{job}", json.dumps({asked: odd}).encode())[1]
+            assert "error" in json.loads(said.splitlines()[-1]), (job, odd)
     assert visitor.raw("/api/write", b"x" * 10_000_000)[0] == 413
     assert visitor.raw("/api/upload", b"x" * (2**21 + 1))[0] == 413
     visitor.id = "somebody else's"
@@ -363,6 +375,19 @@ def test_uploads_are_brought_to_the_model(visitor: Visitor) -> None:
         assert status == 200
         (image,) = json.loads(said)["images"]
         assert torch.equal(tensor(image)[0], torch.tensor(drawing[5::10, 5::10] == 0).float())
+    # 16 bits, the four inks of a printer, and a photograph that was taken sideways
+    side = np.rot90(drawing)
+    turned = Image.Exif()
+    turned[274] = 6  # to be turned to the right
+    for picture, kind, options in (
+        (Image.fromarray(drawing.astype(np.uint16) * 257), "png", {}),
+        (Image.fromarray(drawing).convert("RGB").convert("CMYK"), "jpeg", {"quality": 95}),
+        (Image.fromarray(side).convert("RGB"), "jpeg", {"quality": 95, "exif": turned}),
+    ):
+        file = io.BytesIO()
+        picture.save(file, kind, **options)
+        (image,) = json.loads(visitor.raw("/api/upload", file.getvalue())[1])["images"]
+        assert torch.equal(tensor(image)[0], torch.tensor(drawing[5::10, 5::10] == 0).float())
     frames = [np.full((40, 40), shade, np.uint8) for shade in (0, 10, 20)]
     status, said = visitor.raw("/api/upload", png(*frames, kind="gif"))
     assert len(json.loads(said)["images"]) == 3
@@ -373,13 +398,16 @@ def test_bad_uploads_get_a_message(visitor: Visitor) -> None:
     tiff = io.BytesIO()
     Image.fromarray(np.zeros((9, 9), np.uint8)).save(tiff, "tiff")
     many = png(*(np.full((4, 4), shade, np.uint8) for shade in range(70)), kind="gif")
+    large = png(*(np.full((1000, 1000), shade, np.uint8) for shade in range(20)), kind="gif")
     for data, message in (
-        (b"", "cannot be read"),
+        (b"", "expected an image (PNG, JPEG, GIF, WEBP or BMP), but it cannot be read as one"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "cannot be read as one"),
         (b"GIF89a", "cannot be read"),
         (good[: len(good) // 2], "cannot be read"),
         (tiff.getvalue(), "cannot be read"),
         (png(np.zeros((1, 5000 * 5000), np.uint8)), "expected at most 16,777,216 pixels"),
         (many, "expected at most 64 pictures in one file, got 70"),
+        (large, "expected at most 16,777,216 pixels, got 20 × 1,000 × 1,000"),
     ):
         status, said = visitor.raw("/api/upload", data, **{"X-Name": "my%20file.png"})
         assert status == 400
@@ -463,6 +491,35 @@ def test_who_leaves_stops_the_job(place: SimpleNamespace, visitor: Visitor) -> N
     assert len(visitor.ask("show")["stored"]) == 30
 
 
+def test_who_sends_too_slowly_is_turned_away(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ARRIVE", 0.05)
+    with closing(http.client.HTTPConnection("127.0.0.1", visitor.port, timeout=60)) as connection:
+        connection.putrequest("POST", "/api/show")
+        connection.putheader("X-Session", visitor.id)
+        connection.putheader("Content-Length", "2")
+        connection.endheaders(b"{")
+        answer = connection.getresponse()
+        assert (answer.status, "expected within" in answer.read().decode()) == (408, True)
+
+
+def test_the_server_ends_while_jobs_run(colour: Any, cache: Path) -> None:
+    """Ctrl-C does not wait for searches, neither of visitors nor in the background."""
+    (shipped,) = server.gather(["omniglot"])
+    with serving(
+        [server.Playable("omniglot", "omniglot", shipped.model, {"glyphs": shipped.sets["glyphs"]})]
+    ) as short:
+        first, second = Visitor(short.port), Visitor(short.port)
+        second.write(30)
+        until(lambda: short.playground.background.now is not None)
+        first.write(30)
+        connection = http.client.HTTPConnection("127.0.0.1", short.port)
+        connection.request("POST", "/api/contents", b"{}", {"X-Session": first.id})
+        assert json.loads(connection.getresponse().readline())["event"] == "looking"
+    for line in (*short.playground.lines, short.playground.background):
+        line.pool.shutdown(wait=True)  # its threads have nothing to do any more
+    connection.close()
+
+
 def test_a_job_that_takes_too_long_is_stopped(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
     visitor.write(20)
     monkeypatch.setattr(queue, "SECONDS", 0.2)
@@ -471,11 +528,12 @@ def test_a_job_that_takes_too_long_is_stopped(visitor: Visitor, monkeypatch: pyt
 
 def test_who_has_to_wait_is_told(place: SimpleNamespace, visitor: Visitor) -> None:
     image = visitor.write(3)[0]
-    place.playground.steps.jobs += 1
+    other = queue.Job(lambda event: None, True)
+    place.playground.steps.now.add(other)
     try:
         _, events = visitor.send("recall", image=image, methods=["least-squares"], steps=2)
     finally:
-        place.playground.steps.jobs -= 1
+        place.playground.steps.now.remove(other)
     assert events[0] == {"event": "waiting", "ahead": 1}
     assert events[-1]["event"] == "done"
 

@@ -84,8 +84,18 @@ class Line:
 
     def __init__(self, threads: int, after: Callable[[Session], None]) -> None:
         self.threads, self.pool = threads, ThreadPoolExecutor(threads, "kanerva-play")
-        self.jobs, self.after = 0, after
+        self.now, self.after = set[Job](), after
         self.tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def jobs(self) -> int:
+        """How many run or wait."""
+        return len(self.now)
+
+    def close(self) -> None:
+        """Stop all jobs."""
+        for job in self.now:
+            job.stop.set()
 
     def ask(self, work: Work, session: Session, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """What a job reports, as it reports it, up to "done" or "error"; an error where the line is full."""
@@ -97,7 +107,8 @@ class Line:
         job = Job(lambda event: post(loop, events, event), session.model.config.binary)
         if self.jobs >= self.threads:
             job.send({"event": "waiting", "ahead": self.jobs})
-        self.jobs, session.jobs = self.jobs + 1, session.jobs + 1
+        self.now.add(job)
+        session.jobs += 1
         task = loop.create_task(self.run(work, session, body, job))
         self.tasks.add(task)  # it goes on until its thread has noticed that nobody waits
         task.add_done_callback(self.tasks.discard)
@@ -111,7 +122,8 @@ class Line:
                     loop = asyncio.get_running_loop()
                     await loop.run_in_executor(self.pool, attempt, work, session, body, job)
         finally:
-            self.jobs, session.jobs = self.jobs - 1, session.jobs - 1
+            self.now.remove(job)
+            session.jobs -= 1
             job.send(None)
             self.after(session)
 
@@ -127,6 +139,7 @@ class Background:
         self.sessions, self.busy, self.pool = sessions, busy, ThreadPoolExecutor(1, "kanerva-play-inside")
         self.now: Inside | None = None
         self.task: asyncio.Task[None] | None = None
+        self.closed = False
 
     def look(self, session: Session) -> None:
         """Search a memory next, if there is something to be found in it."""
@@ -140,13 +153,20 @@ class Background:
     async def run(self) -> None:
         """Search one memory after another."""
         loop = asyncio.get_running_loop()
-        while (session := next(filter(wanting, reversed(self.sessions.kept.values())), None)) is not None:
+        while not self.closed and (session := next(filter(wanting, reversed(self.sessions.kept.values())), None)):
             inside = self.now = session.inside
             inside.search = threading.Event()
             try:
                 await loop.run_in_executor(self.pool, self.search, session.model, session.state, inside)
             finally:
+                inside.stop()  # in case that the loop ends before the search does
                 self.now = inside.search = None
+
+    def close(self) -> None:
+        """Stop, for good."""
+        self.closed = True
+        if self.now is not None:
+            self.now.stop()
 
     def search(self, model: DKM, state: MemoryState, inside: Inside) -> None:
         """Find what a memory holds, in the thread."""
