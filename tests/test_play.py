@@ -5,6 +5,7 @@ import http.client
 import io
 import itertools
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from PIL import Image
 
 import kanerva
 from browser import CHROMIUM, DRIVER, MISSING, Browser, browsing
+from kanerva import storage
 from kanerva.cli import main
 from kanerva.recall import frame
 from kanerva.recall.watch import watching
@@ -117,7 +119,12 @@ def place(colour: Any, cache: Path) -> Iterator[SimpleNamespace]:
 @pytest.fixture
 def visitor(place: SimpleNamespace) -> Iterator[Visitor]:
     yield Visitor(place.port)
-    for one in place.playground.sessions.kept.values():  # no search goes on into the next test
+    quiet(place)
+
+
+def quiet(place: SimpleNamespace) -> None:
+    """Let no search go on into the next test."""
+    for one in place.playground.sessions.kept.values():
         one.inside.over = True
         one.inside.stop()
 
@@ -502,12 +509,9 @@ def test_who_sends_too_slowly_is_turned_away(visitor: Visitor, monkeypatch: pyte
         assert (answer.status, "expected within" in answer.read().decode()) == (408, True)
 
 
-def test_the_server_ends_while_jobs_run(colour: Any, cache: Path) -> None:
+def test_the_server_ends_while_jobs_run(place: SimpleNamespace) -> None:
     """Ctrl-C does not wait for searches, neither of visitors nor in the background."""
-    (shipped,) = server.gather(["omniglot"])
-    with serving(
-        [server.Playable("omniglot", "omniglot", shipped.model, {"glyphs": shipped.sets["glyphs"]})]
-    ) as short:
+    with serving([place.playground.first]) as short:
         first, second = Visitor(short.port), Visitor(short.port)
         second.write(30)
         until(lambda: short.playground.background.now is not None)
@@ -674,7 +678,25 @@ def test_images_are_offered_only_where_they_are_at_hand(own_cache: Path) -> None
     (own_cache / "mazes-v1-32-test.npz").touch()
     assert server.at_hand("omniglot", (1, 28, 28))
     assert server.at_hand("mazes", (3, 32, 32))
+    assert 'kanerva.data.load("mazes", split="test")' in server.missing((3, 32, 32))
+    assert "mazes" not in server.missing((1, 28, 28))
     assert not server.at_hand("mazes", (3, 64, 64))
+
+
+def test_every_pretrained_model_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour: Any, cache: Path
+) -> None:
+    """The list is that of kanerva.load; one in colour whose pictures are not at hand can be played with too."""
+    for name in storage.shipped():
+        shutil.copy(storage.find(name), tmp_path)
+    colour.model.save(tmp_path / "paints.safetensors")
+    monkeypatch.setattr(storage, "WEIGHTS", tmp_path)
+    monkeypatch.setattr(server, "at_hand", lambda name, image: name == "glyphs" and image == (1, 28, 28))
+    found = {one.name: one.about() for one in server.gather([])}
+    assert list(found) == storage.shipped()
+    assert found["paints"]["sets"] == {}
+    assert "draw or upload" in found["paints"]["missing"]
+    assert found["omniglot"]["missing"] == ""
 
 
 # The page, in a browser
@@ -698,6 +720,7 @@ def page(browser: Browser, place: SimpleNamespace) -> Iterator[Browser]:
     browser.open(place.url)
     browser.idle()
     yield browser
+    quiet(place)
     assert browser.log() == []
 
 
@@ -886,6 +909,24 @@ def test_page_python_runs(page: Browser, monkeypatch: pytest.MonkeyPatch) -> Non
         assert scope["model"] is model
 
 
+def test_page_can_be_used_by_keyboard_and_by_ear(page: Browser) -> None:
+    """Every control has a name, what has the focus is marked, and arrow keys lead from tab to tab."""
+    written(page, 3)
+    nameless = page.js(
+        "const some = document.querySelectorAll('button, input, select, [role=img], [role=tabpanel], .pad'); "
+        "return [...some].filter((e) => !(e.ariaLabel || e.labels?.length || "
+        "(e.tagName === 'BUTTON' && e.textContent.trim()) || "
+        "document.getElementById(e.getAttribute('aria-labelledby')))).map((e) => e.outerHTML)"
+    )
+    assert nameless == []
+    page.js("document.querySelector('[data-tab=store]').focus()")
+    keys = [{"type": kind, "value": "\ue014"} for kind in ("keyDown", "keyUp")]  # the right arrow
+    page.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": keys}]})
+    assert page.js("return document.activeElement.dataset.tab") == "recall"
+    assert page.js("return document.querySelector('#recall').hidden") is False
+    assert page.js("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
 def test_page_on_a_phone_and_in_the_dark(page: Browser) -> None:
     written(page, 3)
     page.size(390, 844, phone=True)
@@ -918,6 +959,8 @@ def test_page_says_that_the_memory_is_gone(page: Browser, place: SimpleNamespace
 def test_page_in_colour(page: Browser) -> None:
     page.set("#model", "squares")
     page.wait("document.querySelector('#pick-box').hidden")
+    assert "No unseen pictures that fit this model are at hand" in page.text("#no-sets")
+    assert page.js("return document.querySelector('#dreams [data-key=family]').disabled")
     page.set("input.colour", "#d04030")
     page.stroke("#draw-pad", [(0.2, 0.5), (0.8, 0.5)])
     assert (canvas(page, "#draw-pad")[8, 8] == [0xD0, 0x40, 0x30]).all()
