@@ -210,22 +210,42 @@ def way(session: Session, body: Body, name: str) -> Way:
     return Way(chosen.method, options)
 
 
-def recall(session: Session, body: Body, job: Job) -> dict[str, Any]:
-    """Recall one cue by one method or two; those that have to search come last, and begin with early steps."""
+def recall(ends: dict[int, dict[str, Any]]) -> tuple[Work, Work]:
+    """Recall one cue by one method or two, in two jobs; `ends` gathers how the columns end.
+
+    The first makes all steps that need no search; for a method that has to search, these are early ones. The other
+    has the searches, for which there may be a line.
+    """
+
+    def begin(session: Session, body: Body, job: Job) -> dict[str, Any]:
+        both = falls(session, body, job)
+        ends.update({fall.column: fall.run() for fall in both if not fall.searches})
+        for fall in both:
+            if fall.column not in ends:
+                fall.early()
+        return columns(ends)
+
+    def finish(session: Session, body: Body, job: Job) -> dict[str, Any]:
+        ends.update({fall.column: fall.run() for fall in falls(session, body, job) if fall.column not in ends})
+        return columns(ends)
+
+    return begin, finish
+
+
+def columns(ends: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    return {"columns": [ends[column] for column in sorted(ends)]}
+
+
+def falls(session: Session, body: Body, job: Job) -> "list[Fall]":
+    """The recalls that the page asks for."""
     something(session)
     names = body.get("methods")
     if not isinstance(names, list) or not 1 <= len(names) <= 2:
         raise ValueError("methods: expected one or two")
     steps, cue = whole(body, "steps", 1, STEPS, 15), unpack(body.get("image"), session.model)
-    falls = [
-        Fall(session, job, number, way(session, body, name), cue[None], steps) for number, name in enumerate(names)
+    return [
+        Fall(session, job, column, way(session, body, name), cue[None], steps) for column, name in enumerate(names)
     ]
-    slow = [fall for fall in falls if fall.searches]
-    ends = {fall.column: fall.run() for fall in falls if fall not in slow}
-    for fall in slow:
-        fall.early()
-    ends |= {fall.column: fall.run() for fall in slow}
-    return {"columns": [ends[fall.column] for fall in falls]}
 
 
 @dataclass(eq=False)

@@ -1,6 +1,7 @@
 """Requests and answers: who may ask, how much, and what is sent back."""
 
 import asyncio
+import contextlib
 import ipaddress
 import json
 import re
@@ -122,7 +123,6 @@ class Playground:
             "model": self.choose,
         }
         long: dict[str, Work] = {
-            "recall": panels.recall,
             "contents": panels.contents,
             "dream": panels.dream,
             "family": panels.family(sets),
@@ -132,11 +132,37 @@ class Playground:
         if name in short:
             return short[name], self.short
         if name in long:
-            asked = {"recall": body.get("methods"), "map": [body.get("method")]}.get(name)
-            descends = isinstance(asked, list) and ("descent" in asked or "cue" in asked)
-            search = name == "contents" or descends
+            search = name == "contents" or (name == "map" and body.get("method") in ("descent", "cue"))
             return long[name], self.searches if search else self.steps
         raise Refused(404, f"{name}: no such job")
+
+    def recall(self, session: Session, body: Body) -> AsyncIterator[dict[str, Any]]:
+        """The events of a recall: nobody's first steps wait for others' searches."""
+        ends: dict[int, dict[str, Any]] = {}
+        begin, finish = panels.recall(ends)
+        first = self.steps.ask(begin, session, body)
+
+        async def events() -> AsyncIterator[dict[str, Any]]:
+            last: dict[str, Any] = {}
+            async with contextlib.aclosing(first) as some:  # type: ignore[type-var]
+                async for last in some:
+                    if last["event"] != "done":
+                        yield last
+            if last["event"] != "done":
+                return
+            if len(ends) == len(body["methods"]):
+                yield last
+                return
+            try:
+                rest = self.searches.ask(finish, session, body)
+            except Busy as error:
+                yield {"event": "error", "error": str(error)}
+                return
+            async with contextlib.aclosing(rest) as some:  # type: ignore[type-var]
+                async for event in some:
+                    yield event
+
+        return events()
 
     def choose(self, session: Session, body: Body, job: Job) -> dict[str, Any]:
         """Start with a blank memory of another model."""
@@ -175,6 +201,8 @@ class Playground:
         """A job of a panel: its events, one a line."""
         session = self.sessions.find(request.headers.get("x-session"))
         body = parsed(await arrived(request, self.most, "what the page sent"))
+        if request.path_params["name"] == "recall":
+            return streamed(self.recall(session, body))
         work, line = self.work(request.path_params["name"], session, body)
         events = line.ask(work, session, body)
         self.sessions.trim()
