@@ -28,6 +28,8 @@ from .session import LENGTH, Session
 
 # Bounds on what one request can ask for.
 STEPS, SAMPLES, EXAMPLES, CHAIN, GRID = 40, 16, 8, 200, 41
+# Early steps of a recall at most: others wait for theirs.
+EARLY = 8
 
 Body = dict[str, Any]
 
@@ -284,7 +286,7 @@ class Fall:
         here = at.settle(at.address(self.cue))
         self.emit(0, here, early=True)
         path = Descent().from_draw(at, here)
-        for number, after in enumerate(itertools.islice(path, self.steps - 1), start=1):
+        for number, after in enumerate(itertools.islice(path, min(self.steps, EARLY) - 1), start=1):
             self.emit(number, after, early=True)
 
     def run(self) -> dict[str, Any]:
