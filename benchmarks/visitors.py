@@ -33,6 +33,7 @@ class Visitor(threading.Thread):
         self.random = random.Random(number)
         self.times: Times = defaultdict(list)
         self.steps: list[float] = []
+        self.first: list[float] = []
         self.errors: list[str] = []
         self.mixed = self.busy = self.rounds = 0
         self.session = ""
@@ -43,9 +44,12 @@ class Visitor(threading.Thread):
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=180)) as connection:
             connection.request("POST", f"/api/{job}", json.dumps(body), {"X-Session": self.session})
             answer = connection.getresponse()
-            event, last = {}, 0.0
+            event, last, second = {}, 0.0, False
             while line := answer.readline():
                 event, now = json.loads(line), time.monotonic()
+                if job == "recall" and event.get("event") == "step" and event["step"] == event["column"] == 1:
+                    self.first += [now - start] if not second else []
+                    second = True
                 if last:
                     self.steps.append(now - last)
                 last = 0.0 if event.get("event") == "waiting" else now  # waiting in line is no step
@@ -167,6 +171,7 @@ def visit(port: int, pid: int, count: int, seconds: float) -> dict[str, Any]:
             "most": round(max(grown)),
             "end": round(grown[-1]),
         },
+        "ms to the first step of descent": quantiles([one for visitor in visitors for one in visitor.first]),
         "ms between events": quantiles([step for visitor in visitors for step in visitor.steps]),
         "ms": {job: quantiles(some) for job, some in sorted(times.items())},
     }

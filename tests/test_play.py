@@ -5,9 +5,10 @@ import http.client
 import io
 import itertools
 import json
+import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,11 +21,14 @@ from PIL import Image
 
 import kanerva
 from browser import CHROMIUM, DRIVER, MISSING, Browser, browsing
+from kanerva import storage
 from kanerva.cli import main
+from kanerva.recall import frame
 from kanerva.recall.watch import watching
 
 server = pytest.importorskip("kanerva.play.server", reason="needs kanerva[play]: starlette and uvicorn")
 from kanerva.play import queue, session  # noqa: E402
+from kanerva.play.pictures import pack, unpack  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -113,8 +117,30 @@ def place(colour: Any, cache: Path) -> Iterator[SimpleNamespace]:
 
 
 @pytest.fixture
-def visitor(place: SimpleNamespace) -> Visitor:
-    return Visitor(place.port)
+def visitor(place: SimpleNamespace) -> Iterator[Visitor]:
+    yield Visitor(place.port)
+    quiet(place)
+
+
+def quiet(place: SimpleNamespace) -> None:
+    """Let no search go on into the next test."""
+    for one in place.playground.sessions.kept.values():
+        one.inside.over = True
+        one.inside.stop()
+
+
+def until(condition: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait for something that comes when it comes."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def no_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is searched before somebody asks."""
+    monkeypatch.setattr(queue, "wanting", lambda session: False)
 
 
 # The server
@@ -140,8 +166,16 @@ def test_a_page_under_another_name_is_refused(place: SimpleNamespace, visitor: V
     """A site whose name is made to point here cannot ask in its visitor's browser."""
     status, said = visitor.raw("/api/show", b"{}", Host="evil.example:80")
     assert (status, "not called" in said.decode()) == (421, True)
-    for host in ("localhost", f"127.0.0.1:{place.port}", "[::1]:80"):
-        assert visitor.raw("/api/show", b"{}", Host=host)[0] == 200
+    for host in ("localhost.evil.example", "127.0.0.1:80@evil.example", "[::1", "", "localhost:"):
+        assert visitor.raw("/api/show", b"{}", Host=host)[0] == 421, host
+    for host in ("localhost", "LOCALHOST:80", f"127.0.0.1:{place.port}", "[::1]:80"):
+        assert visitor.raw("/api/show", b"{}", Host=host)[0] == 200, host
+    # nor can one that asks under the right name: it would drop others' sessions by beginning new ones
+    elsewhere = {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "same-site"}
+    for headers in elsewhere:
+        assert visitor.raw("/api/session", b"{}", **headers)[0] == 403, headers
+    for headers in {"Origin": f"http://localhost:{place.port}"}, {"Sec-Fetch-Site": "same-origin"}:
+        assert visitor.raw("/api/session", b"{}", **headers)[0] == 200, headers
     assert server.loopback("127.0.0.1")
     assert server.loopback("localhost")
     assert not server.loopback("0.0.0.0")
@@ -160,8 +194,6 @@ def test_what_is_picked_is_written_and_shown(visitor: Visitor) -> None:
 
 def test_pictures_come_back_as_they_were() -> None:
     model = kanerva.load("omniglot")
-    from kanerva.play.pictures import pack, unpack
-
     x = (torch.rand(1, 28, 28) > 0.5).float()
     assert torch.equal(unpack(pack(x, True), model), x)
     grey = kanerva.create("dkm", (3, 8, 8), "gaussian", rows=4, code=6)
@@ -169,6 +201,7 @@ def test_pictures_come_back_as_they_were() -> None:
     assert torch.equal(unpack(pack(levels, False), grey), levels)
 
 
+@pytest.mark.usefixtures("no_background")
 def test_recall_streams_every_step_of_both_methods(visitor: Visitor) -> None:
     images = visitor.write(4)
     cue = visitor.ask("damage", image=images[2], kind="flips", amount=0.05, seed=1)
@@ -177,7 +210,15 @@ def test_recall_streams_every_step_of_both_methods(visitor: Visitor) -> None:
         "recall", image=cue["image"], methods=["least-squares", "descent"], steps=6, seed=0
     )
     assert status == 200
-    steps = [[e for e in events if e["event"] == "step" and e["column"] == c] for c in (0, 1)]
+    early = [e for e in events if e["event"] == "step" and e["early"]]
+    assert {e["column"] for e in early} == {1}
+    assert [e["step"] for e in early] == [*range(len(early))]
+    falling = [e["energy"] for e in early]
+    assert falling == sorted(falling, reverse=True)
+    assert len(early) >= 3
+    # they come before the search: who waits sees something at once
+    assert events.index(early[-1]) < next(i for i, e in enumerate(events) if e["event"] == "looking")
+    steps = [[e for e in events if e["event"] == "step" and e["column"] == c and not e["early"]] for c in (0, 1)]
     assert [[e["step"] for e in column] for column in steps] == [[*range(len(c))] for c in steps]
     assert min(map(len, steps)) >= 2
     assert any(e["event"] == "looking" and e["column"] == 1 for e in events)
@@ -204,7 +245,7 @@ def test_steps_are_those_of_the_model(visitor: Visitor) -> None:
         mask = torch.ones(1, 1, 28, 28)
         mask[..., :14] = 0
         found = model.recall(state, tensor(cue["image"])[None], 3, "descent", mask=mask, inside=False)
-    shown = [e for e in events if e["event"] == "step"][1:]
+    shown = [e for e in events if e["event"] == "step" and not e["early"]][1:]
     for step, x, energy in zip(shown, found.x[:, 0], found.energy[:, 0], strict=False):
         assert torch.equal(tensor(step["image"]), x)
         assert step["energy"] == pytest.approx(float(energy), rel=1e-4)
@@ -316,6 +357,10 @@ def test_wrong_options_of_a_written_memory_are_said(visitor: Visitor) -> None:
 def test_broken_requests_are_refused(visitor: Visitor) -> None:
     for body in (b"{", b"[1]", b"\xff", b"[" * 100_000):
         assert visitor.raw("/api/show", body)[0] == 400
+    for job, asked in (("recall", "methods"), ("map", "method"), ("dream", "method")):
+        for odd in (5, "descent", {}, [[]], None):
+            said = visitor.raw(f"/api/{job}", json.dumps({asked: odd}).encode())[1]
+            assert "error" in json.loads(said.splitlines()[-1]), (job, odd)
     assert visitor.raw("/api/write", b"x" * 10_000_000)[0] == 413
     assert visitor.raw("/api/upload", b"x" * (2**21 + 1))[0] == 413
     visitor.id = "somebody else's"
@@ -337,6 +382,19 @@ def test_uploads_are_brought_to_the_model(visitor: Visitor) -> None:
         assert status == 200
         (image,) = json.loads(said)["images"]
         assert torch.equal(tensor(image)[0], torch.tensor(drawing[5::10, 5::10] == 0).float())
+    # 16 bits, the four inks of a printer, and a photograph that was taken sideways
+    side = np.rot90(drawing)
+    turned = Image.Exif()
+    turned[274] = 6  # to be turned to the right
+    for picture, kind, options in (
+        (Image.fromarray(drawing.astype(np.uint16) * 257), "png", {}),
+        (Image.fromarray(drawing).convert("RGB").convert("CMYK"), "jpeg", {"quality": 95}),
+        (Image.fromarray(side).convert("RGB"), "jpeg", {"quality": 95, "exif": turned}),
+    ):
+        file = io.BytesIO()
+        picture.save(file, kind, **options)
+        (image,) = json.loads(visitor.raw("/api/upload", file.getvalue())[1])["images"]
+        assert torch.equal(tensor(image)[0], torch.tensor(drawing[5::10, 5::10] == 0).float())
     frames = [np.full((40, 40), shade, np.uint8) for shade in (0, 10, 20)]
     status, said = visitor.raw("/api/upload", png(*frames, kind="gif"))
     assert len(json.loads(said)["images"]) == 3
@@ -347,13 +405,16 @@ def test_bad_uploads_get_a_message(visitor: Visitor) -> None:
     tiff = io.BytesIO()
     Image.fromarray(np.zeros((9, 9), np.uint8)).save(tiff, "tiff")
     many = png(*(np.full((4, 4), shade, np.uint8) for shade in range(70)), kind="gif")
+    large = png(*(np.full((1000, 1000), shade, np.uint8) for shade in range(20)), kind="gif")
     for data, message in (
-        (b"", "cannot be read"),
+        (b"", "expected an image (PNG, JPEG, GIF, WEBP or BMP), but it cannot be read as one"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "cannot be read as one"),
         (b"GIF89a", "cannot be read"),
         (good[: len(good) // 2], "cannot be read"),
         (tiff.getvalue(), "cannot be read"),
         (png(np.zeros((1, 5000 * 5000), np.uint8)), "expected at most 16,777,216 pixels"),
         (many, "expected at most 64 pictures in one file, got 70"),
+        (large, "expected at most 16,777,216 pixels, got 20 × 1,000 × 1,000"),
     ):
         status, said = visitor.raw("/api/upload", data, **{"X-Name": "my%20file.png"})
         assert status == 400
@@ -432,12 +493,35 @@ def test_who_leaves_stops_the_job(place: SimpleNamespace, visitor: Visitor) -> N
     assert json.loads(answer.readline())["event"] == "looking"
     answer.close()
     connection.close()
-    until = time.monotonic() + 10
     assert place.playground.searches.jobs == 1
-    while place.playground.searches.jobs:
-        assert time.monotonic() < until
-        time.sleep(0.02)
+    until(lambda: not place.playground.searches.jobs)
     assert len(visitor.ask("show")["stored"]) == 30
+
+
+def test_who_sends_too_slowly_is_turned_away(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "ARRIVE", 0.05)
+    with closing(http.client.HTTPConnection("127.0.0.1", visitor.port, timeout=60)) as connection:
+        connection.putrequest("POST", "/api/show")
+        connection.putheader("X-Session", visitor.id)
+        connection.putheader("Content-Length", "2")
+        connection.endheaders(b"{")
+        answer = connection.getresponse()
+        assert (answer.status, "expected within" in answer.read().decode()) == (408, True)
+
+
+def test_the_server_ends_while_jobs_run(place: SimpleNamespace) -> None:
+    """Ctrl-C does not wait for searches, neither of visitors nor in the background."""
+    with serving([place.playground.first]) as short:
+        first, second = Visitor(short.port), Visitor(short.port)
+        second.write(30)
+        until(lambda: short.playground.background.now is not None)
+        first.write(30)
+        connection = http.client.HTTPConnection("127.0.0.1", short.port)
+        connection.request("POST", "/api/contents", b"{}", {"X-Session": first.id})
+        assert json.loads(connection.getresponse().readline())["event"] == "looking"
+    for line in (*short.playground.lines, short.playground.background):
+        line.pool.shutdown(wait=True)  # its threads have nothing to do any more
+    connection.close()
 
 
 def test_a_job_that_takes_too_long_is_stopped(visitor: Visitor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,13 +532,95 @@ def test_a_job_that_takes_too_long_is_stopped(visitor: Visitor, monkeypatch: pyt
 
 def test_who_has_to_wait_is_told(place: SimpleNamespace, visitor: Visitor) -> None:
     image = visitor.write(3)[0]
-    place.playground.steps.jobs += 1
+    other = queue.Job(lambda event: None, True)
+    place.playground.steps.now.add(other)
     try:
         _, events = visitor.send("recall", image=image, methods=["least-squares"], steps=2)
     finally:
-        place.playground.steps.jobs -= 1
+        place.playground.steps.now.remove(other)
     assert events[0] == {"event": "waiting", "ahead": 1}
     assert events[-1]["event"] == "done"
+
+
+# In the background
+
+
+def test_memories_are_searched_while_nobody_asks(place: SimpleNamespace, visitor: Visitor) -> None:
+    """Recall by descent then only has to choose: it has nothing to search for, and no early steps."""
+    images = visitor.write(3)
+    inside = place.playground.sessions.kept[visitor.id].inside
+    until(lambda: inside.over)
+    assert visitor.ask("show")["known"]
+    assert {pack(x, True) for x in inside.contents.x} == set(images)
+    cue = visitor.ask("damage", image=images[1], kind="flips", amount=0.05, seed=1)["image"]
+    _, events = visitor.send("recall", image=cue, methods=["descent"])
+    assert not [e for e in events if e["event"] == "looking" or e.get("early")]
+    assert [e["image"] for e in events if e["event"] == "step"] == [cue, images[1]]
+    assert events[-1]["columns"][0]["known"]
+
+
+@pytest.mark.parametrize("end", ["clear", "drop"])
+def test_a_search_in_the_background_ends_with_its_memory(
+    place: SimpleNamespace, visitor: Visitor, end: str
+) -> None:
+    visitor.write(30)
+    one = place.playground.sessions.kept[visitor.id]
+    inside = one.inside
+    until(lambda: inside.search is not None)
+    if end == "clear":
+        visitor.ask("clear")
+    else:
+        one.used -= session.IDLE + 1
+        Visitor(place.port)  # who comes sends away who was idle for too long
+        assert visitor.id not in place.playground.sessions.kept
+    until(lambda: inside.search is None)
+    assert not inside.over
+    assert one.inside is not inside
+
+
+def test_searches_in_the_background_nap_and_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = kanerva.load("omniglot"), iter([True, True, True])
+    x = kanerva.data.episodes(kanerva.data.load("glyphs", "test"), 1, 3, generator=torch.Generator().manual_seed(0))
+    state = model.write(x[0]).detach()
+    background = queue.Background(session.Sessions(), lambda: next(asked, False))
+    for barren, found in ((60.0, 3), (0.0, 0)):
+        monkeypatch.setattr(queue, "BARREN", barren)
+        inside = session.Inside(search=threading.Event())
+        with torch.no_grad():
+            background.search(model, state, inside)
+        assert inside.over
+        assert len(inside.images) == found
+        assert (inside.contents is None) == (not found)
+    assert next(asked, None) is None  # it has waited as long as others were served
+    stopped = session.Inside(search=threading.Event())
+    stopped.stop()
+    background.search(model, state, stopped)
+    assert not stopped.over
+
+
+def test_the_last_used_memory_is_searched_first(place: SimpleNamespace, visitor: Visitor) -> None:
+    visitor.write(30)
+    first = place.playground.sessions.kept[visitor.id].inside
+    until(lambda: first.search is not None)
+    second = Visitor(place.port)
+    second.write(3)
+    until(lambda: place.playground.sessions.kept[second.id].inside.over)
+    assert not first.over
+    until(lambda: first.search is not None)  # its turn comes again
+
+
+@pytest.mark.usefixtures("no_background")
+def test_recall_uses_what_was_found_so_far(place: SimpleNamespace, visitor: Visitor) -> None:
+    images = visitor.write(6)
+    inside = place.playground.sessions.kept[visitor.id].inside
+    for image in images[:5]:
+        inside.add(tensor(image))
+    _, events = visitor.send("recall", image=images[0], methods=["descent"], steps=3)
+    found = [e for e in events if e["event"] == "inside"]
+    assert [(e["found"], e["of"]) for e in found[:5]] == [(n, 6) for n in range(1, 6)]
+    before = events.index(found[4])
+    assert not [e for e in events[:before] if e["event"] == "looking"]
+    assert tensor(images[0]).equal(tensor(events[-3]["image"]))
 
 
 # Watching a search
@@ -467,6 +633,11 @@ def test_a_search_is_watched_and_changes_nothing() -> None:
     with watching(lambda *what: told.append(what)):
         seen = model.contents(state)
     assert torch.equal(seen.x, model.contents(state).x)
+    again = list[str]()
+    with watching(lambda what, _: again.append(what)):
+        known = frame.contents(model, state, known=seen.x)
+    assert again == ["found"] * 3  # what was found before is not looked for
+    assert torch.equal(known.x, seen.x)
     found = [image for what, image in told if what == "found"]
     assert [image.shape for image in found] == [(1, 28, 28)] * 3
     assert {what for what, _ in told} == {"looking", "found"}
@@ -507,7 +678,25 @@ def test_images_are_offered_only_where_they_are_at_hand(own_cache: Path) -> None
     (own_cache / "mazes-v1-32-test.npz").touch()
     assert server.at_hand("omniglot", (1, 28, 28))
     assert server.at_hand("mazes", (3, 32, 32))
+    assert 'kanerva.data.load("mazes", split="test")' in server.missing((3, 32, 32))
+    assert "mazes" not in server.missing((1, 28, 28))
     assert not server.at_hand("mazes", (3, 64, 64))
+
+
+def test_every_pretrained_model_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour: Any, cache: Path
+) -> None:
+    """The list is that of kanerva.load; one in colour whose pictures are not at hand can be played with too."""
+    for name in storage.shipped():
+        shutil.copy(storage.find(name), tmp_path)
+    colour.model.save(tmp_path / "paints.safetensors")
+    monkeypatch.setattr(storage, "WEIGHTS", tmp_path)
+    monkeypatch.setattr(server, "at_hand", lambda name, image: name == "glyphs" and image == (1, 28, 28))
+    found = {one.name: one.about() for one in server.gather([])}
+    assert list(found) == storage.shipped()
+    assert found["paints"]["sets"] == {}
+    assert "draw or upload" in found["paints"]["missing"]
+    assert found["omniglot"]["missing"] == ""
 
 
 # The page, in a browser
@@ -531,6 +720,7 @@ def page(browser: Browser, place: SimpleNamespace) -> Iterator[Browser]:
     browser.open(place.url)
     browser.idle()
     yield browser
+    quiet(place)
     assert browser.log() == []
 
 
@@ -584,6 +774,7 @@ def test_page_store(page: Browser, tmp_path: Path) -> None:
     assert all("400 (Bad Request)" in line for line in page.log())
 
 
+@pytest.mark.usefixtures("no_background")
 def test_page_recall(page: Browser) -> None:
     written(page)
     page.click("#stored .thumb:nth-child(2)")
@@ -593,7 +784,14 @@ def test_page_recall(page: Browser) -> None:
     page.press("#damage")
     cue = ink(canvas(page, "#cue-pad"))
     assert 10 < (cue ^ clean).sum() < 80
+    page.js(
+        "window.said = new Set(); new MutationObserver(() => { const text = document.querySelector("
+        "'#column-1').textContent; for (const words of ['(first try)', 'Still lookinginside']) "
+        "if (text.includes(words)) window.said.add(words); })"
+        ".observe(document.querySelector('#column-1'), {childList: true, subtree: true})"
+    )
     page.press("#run")
+    assert page.js("return [...window.said]") == ["(first try)", "Still lookinginside"]
     assert "Certified" in page.text("#column-1 .facts")
     assert "#2, exactly" in page.text("#column-1 .facts")
     assert np.array_equal(ink(canvas(page, "#column-1 canvas")), clean)
@@ -711,6 +909,24 @@ def test_page_python_runs(page: Browser, monkeypatch: pytest.MonkeyPatch) -> Non
         assert scope["model"] is model
 
 
+def test_page_can_be_used_by_keyboard_and_by_ear(page: Browser) -> None:
+    """Every control has a name, what has the focus is marked, and arrow keys lead from tab to tab."""
+    written(page, 3)
+    nameless = page.js(
+        "const some = document.querySelectorAll('button, input, select, [role=img], [role=tabpanel], .pad'); "
+        "return [...some].filter((e) => !(e.ariaLabel || e.labels?.length || "
+        "(e.tagName === 'BUTTON' && e.textContent.trim()) || "
+        "document.getElementById(e.getAttribute('aria-labelledby')))).map((e) => e.outerHTML)"
+    )
+    assert nameless == []
+    page.js("document.querySelector('[data-tab=store]').focus()")
+    keys = [{"type": kind, "value": "\ue014"} for kind in ("keyDown", "keyUp")]  # the right arrow
+    page.ask("POST", "/actions", {"actions": [{"type": "key", "id": "keys", "actions": keys}]})
+    assert page.js("return document.activeElement.dataset.tab") == "recall"
+    assert page.js("return document.querySelector('#recall').hidden") is False
+    assert page.js("return getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
 def test_page_on_a_phone_and_in_the_dark(page: Browser) -> None:
     written(page, 3)
     page.size(390, 844, phone=True)
@@ -743,6 +959,8 @@ def test_page_says_that_the_memory_is_gone(page: Browser, place: SimpleNamespace
 def test_page_in_colour(page: Browser) -> None:
     page.set("#model", "squares")
     page.wait("document.querySelector('#pick-box').hidden")
+    assert "No unseen pictures that fit this model are at hand" in page.text("#no-sets")
+    assert page.js("return document.querySelector('#dreams [data-key=family]').disabled")
     page.set("input.colour", "#d04030")
     page.stroke("#draw-pad", [(0.2, 0.5), (0.8, 0.5)])
     assert (canvas(page, "#draw-pad")[8, 8] == [0xD0, 0x40, 0x30]).all()

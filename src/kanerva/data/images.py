@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ..files import check_size, line, npz
 from ..progress import bar
@@ -379,16 +379,23 @@ def from_bytes(
 ) -> Iterator[Array]:
     """The pictures in an image file that came as bytes, fitted to a size: uint8 (height, width, channels).
 
-    Refused before anything is decoded: a kind of file that browsers do not show, more than so many `pixels`, or
-    more than so many `frames`.
+    Refused before anything is decoded: a kind of file that browsers do not show, more than so many `frames`, or
+    more than so many `pixels` in all of them.
     """
-    with _reading(where), Image.open(io.BytesIO(data), formats=WEB) as image:
-        wide, tall = image.size
-        count = getattr(image, "n_frames", 1) if image.format in MOVING else 1
-    if wide * tall > pixels:
-        raise ValueError(f"{where}: expected at most {pixels:,} pixels, got {wide:,} × {tall:,}")
+    try:
+        with _reading(where), Image.open(io.BytesIO(data), formats=WEB) as image:
+            wide, tall = image.size
+            count = getattr(image, "n_frames", 1) if image.format in MOVING else 1
+    except ValueError as error:
+        if not isinstance(error.__cause__, UnidentifiedImageError):
+            raise
+        wanted = f"{', '.join(WEB[:-1])} or {WEB[-1]}"
+        raise ValueError(f"{where}: expected an image ({wanted}), but it cannot be read as one") from None
     if count > frames:
         raise ValueError(f"{where}: expected at most {frames} pictures in one file, got {count}")
+    if wide * tall * count > pixels:
+        times = f"{count} × " if count > 1 else ""
+        raise ValueError(f"{where}: expected at most {pixels:,} pixels, got {times}{wide:,} × {tall:,}")
     for picture, _ in _pictures(io.BytesIO(data), where):
         yield _fit(picture, size, channels)
 

@@ -3,7 +3,7 @@
 pictures     images as they travel between the page and the server
 session      a visitor's memory, and how many of them are kept
 panels       what each panel of the page asks for, as events, one after another
-queue        who computes when: a bounded line, two at a time, one job a visitor
+queue        who computes when: bounded lines, one job a visitor; searches in the background
 server       requests and answers, limits, headers
 page/        index.html, style.css, play.js: all that a browser loads
 

@@ -3,8 +3,10 @@
 It emits events on the way, where there are steps to watch, and gives what is known at the end.
 """
 
+import itertools
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +18,8 @@ from ..data import ClassImages, corruption
 from ..experiments.basins import MARGIN, landscape, through
 from ..memory import MemoryState
 from ..models import DKM
+from ..recall.frame import Contents
+from ..recall.methods import Descent
 from ..recall.reader import Reader
 from ..recall.trajectory import Snapshot
 from .pictures import pack, unpack, unpack_mask
@@ -24,6 +28,8 @@ from .session import LENGTH, Session
 
 # Bounds on what one request can ask for.
 STEPS, SAMPLES, EXAMPLES, CHAIN, GRID = 40, 16, 8, 200, 41
+# Early steps of a recall at most: others wait for theirs.
+EARLY = 8
 
 Body = dict[str, Any]
 
@@ -96,7 +102,7 @@ def describe(session: Session) -> dict[str, Any]:
         "stored": [pack(x, binary) for x in session.x],
         "labels": session.labels,
         "rows": session.model.config.rows,
-        "known": session.found is not None,
+        "known": session.inside.contents is not None,
     }
 
 
@@ -198,41 +204,110 @@ def way(session: Session, body: Body, name: str) -> Way:
         options |= {"temperature": real(body, "temperature", 0, 4, 1.0), "generator": generator(body)}
     if chosen.method == "descent" and body.get("mask") is not None:
         options["mask"] = unpack_mask(body["mask"], session.model)[None]
-    if name == "descent" and session.found is not None:
-        options["contents"] = session.found
+    if name == "descent":
+        session.inside.stop()
+        known = session.inside.known if session.inside.contents is None else session.inside.contents.x
+        if known is not None:
+            options["contents"] = Contents(known, known.new_zeros(len(known)))
     return Way(chosen.method, options)
 
 
-def recall(session: Session, body: Body, job: Job) -> dict[str, Any]:
-    """Recall one cue by one method or more, one after the other."""
+def recall(ends: dict[int, dict[str, Any]]) -> tuple[Work, Work]:
+    """Recall one cue by one method or two, in two jobs; `ends` gathers how the columns end.
+
+    The first makes all steps that need no search; for a method that has to search, these are early ones. The other
+    has the searches, for which there may be a line.
+    """
+
+    def begin(session: Session, body: Body, job: Job) -> dict[str, Any]:
+        both = falls(session, body, job)
+        ends.update({fall.column: fall.run() for fall in both if not fall.searches})
+        for fall in both:
+            if fall.column not in ends:
+                fall.early()
+        return columns(ends)
+
+    def finish(session: Session, body: Body, job: Job) -> dict[str, Any]:
+        ends.update({fall.column: fall.run() for fall in falls(session, body, job) if fall.column not in ends})
+        return columns(ends)
+
+    return begin, finish
+
+
+def columns(ends: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    return {"columns": [ends[column] for column in sorted(ends)]}
+
+
+def falls(session: Session, body: Body, job: Job) -> "list[Fall]":
+    """The recalls that the page asks for."""
     something(session)
     names = body.get("methods")
     if not isinstance(names, list) or not 1 <= len(names) <= 2:
         raise ValueError("methods: expected one or two")
     steps, cue = whole(body, "steps", 1, STEPS, 15), unpack(body.get("image"), session.model)
-    return {"columns": [fall(session, body, job, column, name, cue, steps) for column, name in enumerate(names)]}
+    return [
+        Fall(session, job, column, way(session, body, name), cue[None], steps) for column, name in enumerate(names)
+    ]
 
 
-def fall(
-    session: Session, body: Body, job: Job, column: int, name: str, cue: Float[Tensor, "c h w"], steps: int
-) -> dict[str, Any]:
-    """Recall a cue by one method, in a column of the page; step 0 is the cue itself."""
-    method, options = way(session, body, name)
-    model, x = session.model, cue[None]
+@dataclass(eq=False)
+class Fall:
+    """A recall of one cue by one method, in a column of the page; step 0 is the cue itself."""
 
-    def emit(number: int, x: Float[Tensor, "1 c h w"], energy: Float[Tensor, "1"]) -> None:
-        job.emit(event="step", column=column, step=number, **step(session, x[0], energy[0]))
+    session: Session
+    job: Job
+    column: int
+    way: Way
+    cue: Float[Tensor, "1 c h w"]
+    steps: int
 
-    job.tags, job.found = {"column": column}, lambda _: job.emit(event="inside", column=column)
-    emit(0, x, model.energy_at(session.state, x))
-    start = time.perf_counter()
-    found = model.recall(
-        session.state, x, steps, method, callback=lambda n, at: emit(n + 1, at.x, at.energy), **options
-    )
-    certified = None if found.certified is None else bool(found.certified[0])
-    end = {"certified": certified, "ms": 1000 * (time.perf_counter() - start), "contents": "contents" in options}
-    job.emit(event="end", column=column, **end)
-    return end
+    @property
+    def searches(self) -> bool:
+        """Whether it takes a search of seconds before its first step; not where all that is in there is known."""
+        known = self.session.inside.contents
+        choose = (
+            self.way.options.get("inside", True) and known is not None and len(known.x) >= self.session.distinct
+        )
+        return self.way.method == "descent" and not choose
+
+    def emit(self, number: int, at: Snapshot, early: bool = False) -> None:
+        """Show a step."""
+        if not number:
+            energy = self.session.model.energy_at(self.session.state, self.cue)
+            self.send("step", step=0, early=early, **step(self.session, self.cue[0], energy[0]))
+        self.send("step", step=number + 1, early=early, **step(self.session, at.x[0], at.energy[0]))
+
+    def send(self, event: str, **about: Any) -> None:
+        self.job.emit(event=event, column=self.column, **about)
+
+    def early(self) -> None:
+        """Steps that need no search, until there are better ones: down the energy from the cue's own address."""
+        at = Reader.of(self.session.model, self.session.state)
+        here = at.settle(at.address(self.cue))
+        self.emit(0, here, early=True)
+        path = Descent().from_draw(at, here)
+        for number, after in enumerate(itertools.islice(path, min(self.steps, EARLY) - 1), start=1):
+            self.emit(number, after, early=True)
+
+    def run(self) -> dict[str, Any]:
+        """The recall itself."""
+        found, start = set[bytes](), time.perf_counter()
+
+        def note(x: Float[Tensor, "c h w"]) -> None:
+            self.session.inside.add(x)
+            found.add(x.numpy().tobytes())
+            self.send("inside", found=len(found), of=self.session.distinct)
+
+        self.job.tags, self.job.found = {"column": self.column}, note
+        model, state, (method, options) = self.session.model, self.session.state, self.way
+        made = model.recall(state, self.cue, self.steps, method, callback=self.emit, **options)
+        end = {
+            "certified": None if made.certified is None else bool(made.certified[0]),
+            "ms": 1000 * (time.perf_counter() - start),
+            "known": self.session.inside.contents is not None,
+        }
+        self.send("end", **end)
+        return end
 
 
 # Look inside
@@ -262,16 +337,23 @@ def forget(session: Session, body: Body, job: Job) -> dict[str, Any]:
 def contents(session: Session, body: Body, job: Job) -> dict[str, Any]:
     """Find all that the memory holds without a cue; images are shown as they are found."""
     binary, start = session.model.config.binary, time.perf_counter()
-    job.found = lambda x: job.emit(event="found", image=pack(x, binary))
+    session.inside.stop()
+
+    def note(x: Float[Tensor, "c h w"]) -> None:
+        session.inside.add(x)
+        job.emit(event="found", image=pack(x, binary))
+
+    job.found = note
     found = session.model.contents(session.state)
     times = session.model.contains(session.state, found.x).tolist() if len(found.x) else []
-    session.found = found if len(found.x) else None
+    if len(found.x):
+        session.inside.contents, session.inside.over = found, True
     return {
         "images": [pack(x, binary) for x in found.x],
         "cost": found.cost.tolist(),
         "times": times,
         "stored": [match(x, session.x, binary) for x in found.x],
-        "distinct": len({x.numpy().tobytes() for x in session.x}),
+        "distinct": session.distinct,
         "ms": 1000 * (time.perf_counter() - start),
     }
 

@@ -1,4 +1,7 @@
-"""Who computes when: a bounded line, a few at a time, one job a visitor, and an end to each."""
+"""Who computes when: a bounded line, a few at a time, one job a visitor, and an end to each.
+
+Where nobody asks for anything, memories are searched in the background, so that recall only has to choose.
+"""
 
 import asyncio
 import contextlib
@@ -13,14 +16,20 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..memory import MemoryState
+from ..models import DKM
+from ..recall import frame
 from ..recall.watch import watching
 from .pictures import pack
-from .session import Session
+from .session import Inside, Session, Sessions
 
 # Jobs in line, and those of one visitor.
 WAITING, OWN = 40, 3
 # Seconds that a job may take.
 SECONDS = 60.0
+# Seconds after which a search in the background ends that has found nothing, and those that it sleeps while others
+# are served.
+BARREN, NAP = 10.0, 0.02
 # Least seconds between two reports of what a search looks at.
 EVERY = 0.06
 
@@ -73,10 +82,20 @@ Work = Callable[[Session, dict[str, Any], Job], dict[str, Any]]
 class Line:
     """Threads that work off jobs, and the jobs that wait for them."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, after: Callable[[Session], None]) -> None:
         self.threads, self.pool = threads, ThreadPoolExecutor(threads, "kanerva-play")
-        self.jobs = 0
+        self.now, self.after = set[Job](), after
         self.tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def jobs(self) -> int:
+        """How many run or wait."""
+        return len(self.now)
+
+    def close(self) -> None:
+        """Stop all jobs."""
+        for job in self.now:
+            job.stop.set()
 
     def ask(self, work: Work, session: Session, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """What a job reports, as it reports it, up to "done" or "error"; an error where the line is full."""
@@ -88,7 +107,8 @@ class Line:
         job = Job(lambda event: post(loop, events, event), session.model.config.binary)
         if self.jobs >= self.threads:
             job.send({"event": "waiting", "ahead": self.jobs})
-        self.jobs, session.jobs = self.jobs + 1, session.jobs + 1
+        self.now.add(job)
+        session.jobs += 1
         task = loop.create_task(self.run(work, session, body, job))
         self.tasks.add(task)  # it goes on until its thread has noticed that nobody waits
         task.add_done_callback(self.tasks.discard)
@@ -102,8 +122,81 @@ class Line:
                     loop = asyncio.get_running_loop()
                     await loop.run_in_executor(self.pool, attempt, work, session, body, job)
         finally:
-            self.jobs, session.jobs = self.jobs - 1, session.jobs - 1
+            self.now.remove(job)
+            session.jobs -= 1
             job.send(None)
+            self.after(session)
+
+
+class Background:
+    """One thread that searches memories while nobody asks for anything; what it finds, recall chooses among.
+
+    The memory that was used last comes first. A search naps while there are jobs. It ends when its memory changes
+    or is dropped, and makes way for a search of the same memory that somebody waits for.
+    """
+
+    def __init__(self, sessions: Sessions, busy: Callable[[], bool]) -> None:
+        self.sessions, self.busy, self.pool = sessions, busy, ThreadPoolExecutor(1, "kanerva-play-inside")
+        self.now: Inside | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.closed = False
+
+    def look(self, session: Session) -> None:
+        """Search a memory next, if there is something to be found in it."""
+        if not wanting(session):
+            return
+        if self.now is not None and self.now is not session.inside:
+            self.now.stop()
+        if self.task is None or self.task.done():
+            self.task = asyncio.get_running_loop().create_task(self.run())
+
+    async def run(self) -> None:
+        """Search one memory after another."""
+        loop = asyncio.get_running_loop()
+        while not self.closed and (session := next(filter(wanting, reversed(self.sessions.kept.values())), None)):
+            inside = self.now = session.inside
+            inside.search = threading.Event()
+            try:
+                await loop.run_in_executor(self.pool, self.search, session.model, session.state, inside)
+            finally:
+                inside.stop()  # in case that the loop ends before the search does
+                self.now = inside.search = None
+
+    def close(self) -> None:
+        """Stop, for good."""
+        self.closed = True
+        if self.now is not None:
+            self.now.stop()
+
+    def search(self, model: DKM, state: MemoryState, inside: Inside) -> None:
+        """Find what a memory holds, in the thread."""
+        torch.set_num_threads(1)
+        start, stop = time.monotonic(), inside.search
+        assert stop is not None
+
+        def watch(what: str, x: Float[Tensor, "*b c h w"]) -> None:
+            if what == "found":
+                inside.add(x)
+            while not stop.is_set() and self.busy():
+                time.sleep(NAP)
+            past = time.monotonic() - start
+            if stop.is_set() or past > SECONDS or (past > BARREN and not inside.images):
+                raise Stopped
+
+        try:
+            if not stop.is_set():
+                with watching(watch):
+                    inside.contents = frame.contents(model, state, known=inside.known)
+        except Stopped:
+            pass
+        except Exception:
+            traceback.print_exc()
+        inside.over = not stop.is_set()
+
+
+def wanting(session: Session) -> bool:
+    """Whether it is worth while to search a visitor's memory now."""
+    return bool(len(session.x)) and not session.inside.over and not session.jobs
 
 
 async def stream(job: Job, events: "asyncio.Queue[dict[str, Any] | None]") -> AsyncIterator[dict[str, Any]]:

@@ -1,7 +1,10 @@
 """Requests and answers: who may ask, how much, and what is sent back."""
 
+import asyncio
+import contextlib
 import ipaddress
 import json
+import re
 import socket
 import threading
 import time
@@ -26,7 +29,7 @@ from ..models import DKM
 from . import panels
 from .panels import Body
 from .pictures import UPLOAD, pack, upload
-from .queue import Busy, Job, Line, Work
+from .queue import Background, Busy, Job, Line, Work
 from .session import LENGTH, Gone, Session, Sessions
 
 PAGE = Path(__file__).parent / "page"
@@ -46,8 +49,11 @@ HEADERS = {
 }
 # Bytes of a request that are not pixels.
 SPARE = 64 * 1024
-# Threads for what searches a memory (seconds), for what makes steps, and for what takes milliseconds.
-SEARCHES, STEPS, SHORT = 2, 1, 1
+# Threads for what searches a memory (seconds), for what makes steps, for what takes milliseconds, and for uploads,
+# which may take a second to decode.
+SEARCHES, STEPS, SHORT, UPLOADS = 2, 1, 1, 1
+# Seconds for a request to arrive.
+ARRIVE = 30.0
 # Open connections, beyond which a visitor is turned away.
 CONNECTIONS = 256
 
@@ -81,6 +87,7 @@ class Playable:
             "rows": config.rows,
             "code": config.code,
             "damages": panels.damages(self.model),
+            "missing": "" if self.sets else missing(config.image),
             "sets": {
                 name: {"classes": images.num_classes, "place": images.name} for name, images in self.sets.items()
             },
@@ -94,7 +101,9 @@ class Playground:
         self.models = {one.name: one for one in playable}
         self.first = playable[0]
         self.sessions = Sessions()
-        self.searches, self.steps, self.short = Line(SEARCHES), Line(STEPS), Line(SHORT)
+        self.background = Background(self.sessions, lambda: any(line.jobs for line in self.lines))
+        self.lines = [Line(threads, self.background.look) for threads in (SEARCHES, STEPS, SHORT, UPLOADS)]
+        self.searches, self.steps, self.short, self.uploads = self.lines
         # the largest request is a whole episode, as base64
         pixels = max(len(pack(one.model.like.new_zeros(one.model.config.image), True)) for one in playable)
         self.most = LENGTH * (pixels + 64) + SPARE
@@ -114,7 +123,6 @@ class Playground:
             "model": self.choose,
         }
         long: dict[str, Work] = {
-            "recall": panels.recall,
             "contents": panels.contents,
             "dream": panels.dream,
             "family": panels.family(sets),
@@ -124,16 +132,49 @@ class Playground:
         if name in short:
             return short[name], self.short
         if name in long:
-            asked = (body.get("methods") or [body.get("method")]) if name in ("recall", "map") else []
-            search = name == "contents" or ("descent" in asked or "cue" in asked)
+            search = name == "contents" or (name == "map" and body.get("method") in ("descent", "cue"))
             return long[name], self.searches if search else self.steps
         raise Refused(404, f"{name}: no such job")
+
+    def recall(self, session: Session, body: Body) -> AsyncIterator[dict[str, Any]]:
+        """The events of a recall: nobody's first steps wait for others' searches."""
+        ends: dict[int, dict[str, Any]] = {}
+        begin, finish = panels.recall(ends)
+        first = self.steps.ask(begin, session, body)
+
+        async def events() -> AsyncIterator[dict[str, Any]]:
+            last: dict[str, Any] = {}
+            async with contextlib.aclosing(first) as some:  # type: ignore[type-var]
+                async for last in some:
+                    if last["event"] != "done":
+                        yield last
+            if last["event"] != "done":
+                return
+            if len(ends) == len(body["methods"]):
+                yield last
+                return
+            try:
+                rest = self.searches.ask(finish, session, body)
+            except Busy as error:
+                yield {"event": "error", "error": str(error)}
+                return
+            async with contextlib.aclosing(rest) as some:  # type: ignore[type-var]
+                async for event in some:
+                    yield event
+
+        return events()
 
     def choose(self, session: Session, body: Body, job: Job) -> dict[str, Any]:
         """Start with a blank memory of another model."""
         chosen = self.models[panels.one_of(body, "model", self.models)]
         session.begin(chosen.name, chosen.model)
         return panels.describe(session)
+
+    def close(self) -> None:
+        """Stop all that is still computed."""
+        self.background.close()
+        for line in self.lines:
+            line.close()
 
     # Requests
 
@@ -159,7 +200,9 @@ class Playground:
     async def job(self, request: Request) -> Response:
         """A job of a panel: its events, one a line."""
         session = self.sessions.find(request.headers.get("x-session"))
-        body = parsed(await limited(request, self.most, "what the page sent"))
+        body = parsed(await arrived(request, self.most, "what the page sent"))
+        if request.path_params["name"] == "recall":
+            return streamed(self.recall(session, body))
         work, line = self.work(request.path_params["name"], session, body)
         events = line.ask(work, session, body)
         self.sessions.trim()
@@ -169,13 +212,13 @@ class Playground:
         """The pictures of one file, which is the body of the request."""
         session = self.sessions.find(request.headers.get("x-session"))
         name = unquote(request.headers.get("x-name", "file"))[:80]
-        raw = await limited(request, UPLOAD, name)
+        raw = await arrived(request, UPLOAD, name)
 
         def work(session: Session, body: Body, job: Job) -> dict[str, Any]:
             made = upload(raw, name, session.model, LENGTH)
             return {"images": [pack(x, session.model.config.binary) for x in made]}
 
-        return await answered(self.short.ask(work, session, {}))
+        return await answered(self.uploads.ask(work, session, {}))
 
     def app(self, hosts: Sequence[str] | None = None) -> ASGIApp:
         """The application; `hosts` are the names by which it may be called, None: any."""
@@ -216,6 +259,14 @@ def streamed(events: AsyncIterator[dict[str, Any]]) -> Response:
     return StreamingResponse(lines(), media_type="application/x-ndjson")
 
 
+async def arrived(request: Request, most: int, what: str) -> bytes:
+    """The body of a request of at most so many bytes, once it is there; who sends too slowly is turned away."""
+    try:
+        return await asyncio.wait_for(limited(request, most, what), ARRIVE)
+    except asyncio.TimeoutError:
+        raise Refused(408, f"{what}: expected within {ARRIVE:.0f} s") from None
+
+
 async def limited(request: Request, most: int, what: str) -> bytes:
     """The body of a request of at most so many bytes; what it says of its length is looked at first."""
     refusal = Refused(413, f"{what}: expected at most {most / 2**20:.1f} MB")
@@ -243,9 +294,10 @@ def parsed(text: bytes) -> Body:
 
 
 def guarded(app: ASGIApp, hosts: Sequence[str] | None) -> ASGIApp:
-    """Add the headers, and refuse who calls the server by a name that is not its own.
+    """Add the headers, and refuse pages from elsewhere, which ask in their visitor's browser.
 
-    A page from elsewhere could else make its own name point here, and ask in its visitor's browser.
+    Such a page could make its own name point here: so the server wants to be called by its own. Or it could send
+    what a browser sends without asking first, and take the place of others' sessions: so only this page may post.
     """
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
@@ -255,20 +307,32 @@ def guarded(app: ASGIApp, hosts: Sequence[str] | None) -> ASGIApp:
                 message = {**message, "headers": [*message.get("headers", []), *extra]}
             await send(message)
 
-        if scope["type"] == "http" and hosts is not None:
-            named = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
-            if host_of(named) not in hosts:
-                response = JSONResponse({"error": f"this server is not called {named!r}"}, 421)
-                await response(scope, receive, with_headers)
-                return
+        if scope["type"] == "http" and (refusal := unwelcome(scope, hosts)) is not None:
+            await refusal(scope, receive, with_headers)
+            return
         await app(scope, receive, with_headers)
 
     return call
 
 
-def host_of(named: str) -> str:
-    """A host without its port."""
-    return named[1 : named.index("]")] if named.startswith("[") and "]" in named else named.rsplit(":", 1)[0]
+def unwelcome(scope: Scope, hosts: Sequence[str] | None) -> Response | None:
+    """The answer to a request that comes from a page elsewhere, by what the browser says of it; None for others."""
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    named, origin = headers.get("host", ""), headers.get("origin")
+    if hosts is not None and host_of(named) not in hosts:
+        return JSONResponse({"error": f"this server is not called {named!r}"}, 421)
+    elsewhere = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
+    if hosts is not None and origin is not None:
+        elsewhere |= host_of(origin.removeprefix("http://")) not in hosts
+    if scope["method"] == "POST" and elsewhere:
+        return JSONResponse({"error": "only the page of this server may ask for that"}, 403)
+    return None
+
+
+def host_of(named: str) -> str | None:
+    """A host without its port; None for what is neither."""
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([^\[\]:/@\s]+))(?::[0-9]+)?", named)
+    return (found[1] or found[2]).lower() if found else None
 
 
 # What is at hand
@@ -307,6 +371,17 @@ def at_hand(name: str, image: tuple[int, int, int]) -> bool:
     if name == "mazes":
         return image == (3, 32, 32) and mazes.at_hand("test")
     return name == "glyphs" or Path(name).exists()
+
+
+def missing(image: tuple[int, int, int]) -> str:
+    """Why there are no images to pick from, and what to do."""
+    own = "No unseen pictures that fit this model are at hand: draw or upload your own."
+    if image != (3, 32, 32):
+        return own
+    return (
+        f"{own} Frames of mazes are offered once they are drawn, in a minute or so: "
+        'kanerva.data.load("mazes", split="test"), with pip install \'kanerva[mazes]\'.'
+    )
 
 
 def warm_up(playable: Sequence[Playable]) -> None:
@@ -357,7 +432,19 @@ def prepared(playground: Playground, host: str) -> uvicorn.Server:
         timeout_graceful_shutdown=2,
         server_header=False,
     )
-    return uvicorn.Server(config)
+    return Server(config, playground)
+
+
+class Server(uvicorn.Server):
+    """A server that does not wait for its jobs when it is to end: it stops them."""
+
+    def __init__(self, config: uvicorn.Config, playground: Playground) -> None:
+        super().__init__(config)
+        self.playground = playground
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.playground.close()
+        await super().shutdown(sockets)
 
 
 def serve(places: Sequence[str], host: str, port: int, browser: bool, say: Callable[[str], None]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -26,6 +27,35 @@ class Gone(Exception):
 
 
 @dataclass
+class Inside:
+    """What has been found in one memory without a cue; where the memory changes, another one takes its place."""
+
+    images: dict[bytes, Float[Tensor, "c h w"]] = field(default_factory=dict)
+    """What searches have found so far, by their pixels."""
+    contents: Contents | None = None
+    """All that a search to its end has found."""
+    search: threading.Event | None = None
+    """Stops the search that goes on in the background."""
+    over: bool = False
+    """Whether there is nothing to gain by another one."""
+
+    def add(self, x: Float[Tensor, "c h w"]) -> None:
+        """Note an image that was found."""
+        self.images[x.numpy().tobytes()] = x
+
+    def stop(self) -> None:
+        """Stop the search in the background; what it has found is kept."""
+        if self.search is not None:
+            self.search.set()
+
+    @property
+    def known(self) -> Float[Tensor, "n c h w"] | None:
+        """What is known to be in there."""
+        some = list(self.images.values())  # a copy: a search may still add to it
+        return torch.stack(some) if some else None
+
+
+@dataclass
 class Session:
     """One visitor's memory, what was written in it, and what has been found out about it."""
 
@@ -36,8 +66,7 @@ class Session:
     state: MemoryState
     x: Float[Tensor, "T c h w"]
     labels: list[str] = field(default_factory=list)
-    found: Contents | None = None
-    """All that the memory holds, once it has been looked for since the last change."""
+    inside: Inside = field(default_factory=Inside)
     plane: Plane | None = None
     """The plane of the last map."""
     used: float = field(default_factory=time.monotonic)
@@ -49,6 +78,11 @@ class Session:
     def nbytes(self) -> int:
         return self.x.numel() * self.x.element_size()
 
+    @property
+    def distinct(self) -> int:
+        """How many different images were written."""
+        return len({x.numpy().tobytes() for x in self.x})
+
     def begin(self, name: str, model: DKM) -> None:
         """Start with a blank memory of a model."""
         with torch.no_grad():
@@ -58,7 +92,8 @@ class Session:
 
     def changed(self) -> None:
         """Drop what was found out about the memory before it changed."""
-        self.found = self.plane = None
+        self.inside.stop()
+        self.inside, self.plane = Inside(), None
 
 
 class Sessions:
@@ -92,3 +127,4 @@ class Sessions:
             full = len(self.kept) > MOST or sum(one.nbytes for one in self.kept.values()) > BYTES
             if full or now - session.used > IDLE:
                 del self.kept[session.id]
+                session.begin(session.name, session.model)  # a blank one, in which nobody looks for anything

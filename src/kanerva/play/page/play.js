@@ -139,6 +139,7 @@ function thumb(text, { click = null, caption = "", title = "" } = {}) {
   box.className = "thumb";
   if (title) box.title = title;
   const canvas = document.createElement("canvas");
+  if (click) box.ariaLabel = title;
   paint(canvas, from64(text));
   box.append(canvas);
   if (caption) box.append(Object.assign(document.createElement("span"), { textContent: caption }));
@@ -285,18 +286,18 @@ function chart(svg, values, at, label = "energy (nats)") {
   const cut = values.length > 2 && values[0] - Math.min(...rest) > 3 * (Math.max(...rest) - Math.min(...rest) || 1);
   const low = Math.min(...(cut ? rest : values)), span = Math.max(...(cut ? rest : values)) - low || 1;
   const high = cut ? low + 1.6 * span : low + span;
-  const x = (i) => 38 + ((width - 48) * i) / Math.max(1, values.length - 1);
+  const x = (i) => 46 + ((width - 56) * i) / Math.max(1, values.length - 1);
   const y = (v) => height - 22 - ((height - 42) * (Math.min(v, high) - low)) / (high - low);
   const line = (from, some) => some.map((v, i) => `${i ? "L" : "M"}${x(i + from).toFixed(1)} ${y(v).toFixed(1)}`).join("");
   const dots = values.length > 45 ? "" : values.map((v, i) => `<circle class="dot" cx="${x(i)}" cy="${y(v)}" r="2.5"/>`).join("");
   const curve = cut ? `<path class="over" d="${line(0, values.slice(0, 2))}"/><path class="curve" d="${line(1, rest)}"/>` : `<path class="curve" d="${line(0, values)}"/>`;
   const top = cut ? values[0] : low + span;
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  svg.innerHTML = `<path class="axis" d="M38 14V${height - 20}H${width - 8}"/>${curve}${dots}
+  svg.innerHTML = `<path class="axis" d="M46 14V${height - 20}H${width - 8}"/>${curve}${dots}
     <circle class="now" cx="${x(at)}" cy="${y(values[at])}" r="4.5"/>
-    <text x="33" y="${y(high) + 4}" text-anchor="end">${short(top)}</text>
-    ${values.length > 1 ? `<text x="33" y="${y(low) + 4}" text-anchor="end">${short(low)}</text>` : ""}
-    <text x="46" y="11">${label}</text><text x="${width - 8}" y="${height - 5}" text-anchor="end">step</text>`;
+    <text x="41" y="${y(high) + 4}" text-anchor="end">${short(top)}</text>
+    ${values.length > 1 ? `<text x="41" y="${y(low) + 4}" text-anchor="end">${short(low)}</text>` : ""}
+    <text x="54" y="11">${label}</text><text x="${width - 8}" y="${height - 5}" text-anchor="end">step</text>`;
 }
 
 // ---- what the memory holds
@@ -345,7 +346,10 @@ function mark() {
 }
 
 function open(name) {
-  all("nav button").forEach((button) => button.setAttribute("aria-selected", button.dataset.tab === name));
+  all("nav button").forEach((button) => {
+    button.setAttribute("aria-selected", button.dataset.tab === name);
+    button.tabIndex = button.dataset.tab === name ? 0 : -1; // the arrow keys lead to the others
+  });
   all(".panel").forEach((panel) => (panel.hidden = panel.id !== name));
   if (name === "recall" && app.origin === undefined && app.stored.length) cue_is(app.chosen);
   if (name === "inside" && app.stored.length && pads.ask.pixels.every((v) => v === blank()[0])) pads.ask.set(from64(app.stored[app.chosen]));
@@ -366,7 +370,7 @@ function show_tray() {
   $("tray").replaceChildren(
     ...app.tray.map((text, i) => {
       const box = thumb(text);
-      const remove = Object.assign(document.createElement("button"), { className: "remove", textContent: "×", title: "leave out" });
+      const remove = Object.assign(document.createElement("button"), { className: "remove", textContent: "×", title: "leave out", ariaLabel: `leave out picture ${i + 1}` });
       remove.addEventListener("click", () => (app.tray.splice(i, 1), show_tray()));
       box.append(remove);
       return box;
@@ -427,7 +431,7 @@ function store() {
 
 const METHODS = {
   "least-squares": ["Least squares", "Encode, solve for the weights, decode, again (the paper's read)."],
-  descent: ["Descent, looks inside", "Looks for the stored picture in the memory itself, then lowers the energy; can certify."],
+  descent: ["Descent, looks inside", "Looks for the stored picture in the memory itself, then lowers the energy; can certify. While it looks: downhill from the cue."],
   cue: ["Descent from the cue", "Infers the weights from the cue alone, then lowers the energy (inside=False)."],
   stochastic: ["Stochastic", "Draws weights and pixels in turn: a Markov chain around stored patterns."],
 };
@@ -449,9 +453,9 @@ const distance = (value) => (app.model.binary ? `${value.toFixed(0)} of ${app.mo
 class Column {
   constructor(number) {
     this.root = $(`column-${number}`);
-    this.root.innerHTML = `<h2></h2><canvas class="picture"></canvas>
+    this.root.innerHTML = `<h2></h2><canvas class="picture" role="img" aria-label="What is recalled at this step"></canvas>
       <label>Step <output></output><input type="range" min="0" max="0" value="0"></label>
-      <div class="facts"></div><svg class="chart"></svg>`;
+      <div class="facts"></div><svg class="chart" role="img" aria-label="The energy at every step"></svg>`;
     this.film = new Film((frame, at) => this.show(frame, at));
     this.slider = this.root.querySelector("input");
     this.slider.addEventListener("input", () => this.film.frames.length && this.film.go(+this.slider.value));
@@ -459,27 +463,49 @@ class Column {
 
   start(method, truth) {
     this.film.clear();
-    Object.assign(this, { truth, end: null, inside: 0 });
+    Object.assign(this, { method, truth, end: null, early: false, found: 0, look: null });
     this.root.querySelector("h2").textContent = METHODS[method][0];
     this.root.querySelector(".facts").replaceChildren();
     this.root.dataset.state = "running";
   }
 
+  // Early steps are shown until the search is over; those of the answer take their place.
+  step(event) {
+    if (this.early && !event.early) this.film.clear();
+    this.early = event.early;
+    this.film.add(event);
+  }
+
+  inside(event) {
+    Object.assign(this, { found: event.found, of: event.of });
+  }
+
   looking(image) {
-    if (!this.film.idle) return;
-    paint(this.root.querySelector("canvas"), from64(image));
-    const found = this.inside ? `, ${this.inside} found` : "";
-    this.root.querySelector(".facts").innerHTML = `<div>searching the memory${found}…</div>`;
+    this.look = from64(image);
+    const { frames, at } = this.film;
+    if (frames[at]) this.facts(frames[at], at);
+  }
+
+  // What is said while a search goes on.
+  searching() {
+    const canvas = document.createElement("canvas");
+    paint(canvas, this.look);
+    if (this.method === "cue") return ["Still inferring", canvas, "what the cue was"];
+    return ["Still looking", canvas, this.found ? `inside: ${this.found} of ${this.of} found` : "inside"];
   }
 
   show(frame, at) {
     const truth = this.truth === null ? null : from64(app.stored[this.truth]);
     paint(this.root.querySelector("canvas"), from64(frame.image), { truth });
-    const last = this.film.frames.length - 1;
-    this.slider.max = last;
+    this.slider.max = this.film.frames.length - 1;
     this.slider.value = at;
-    this.root.querySelector("output").textContent = at ? at : "0, the cue";
+    this.root.querySelector("output").textContent = `${at ? at : "0, the cue"}${frame.early ? " (first try)" : ""}`;
     chart(this.root.querySelector("svg"), this.film.frames.map((one) => one.energy), at);
+    this.facts(frame, at);
+  }
+
+  facts(frame, at) {
+    const last = this.film.frames.length - 1;
     const rows = [["Energy", `${frame.energy.toFixed(1)} nats`]];
     if (this.truth !== null) rows.push([app.model.binary ? "Wrong pixels" : "Error", distance(frame.apart[this.truth])]);
     const near = frame.apart[frame.nearest];
@@ -490,6 +516,7 @@ class Column {
     const off = exact ? ", exactly" : app.model.binary ? `, ${near.toFixed(0)} off` : "";
     if (empty) rows.push([at === last && this.end ? "Fell into" : "Nearest", "nothing: a blank page"]);
     else rows.push([at === last && this.end ? "Fell into" : "Nearest", canvas, `#${frame.nearest + 1}${off}`]);
+    if (frame.early && this.look) rows.push(this.searching());
     if (at === last && this.end) rows.push(["Certified", this.badge(), ""]);
     this.root.querySelector(".facts").replaceChildren(
       ...rows.map(([name, ...values]) => {
@@ -531,10 +558,13 @@ function recall() {
     columns.forEach((column, i) => column.start(methods[i], app.origin ?? null));
     await ask("recall", body, (event) => {
       const column = columns[event.column];
-      if (event.event === "step") column.film.add(event);
+      if (event.event === "step") column.step(event);
       if (event.event === "looking") column.looking(event.image);
-      if (event.event === "inside") column.inside++;
-      if (event.event === "end") column.end = event;
+      if (event.event === "inside") column.inside(event);
+      if (event.event === "end") {
+        column.end = event;
+        app.known = event.known;
+      }
     });
     await Promise.all(columns.map((column) => column.finish()));
   });
@@ -593,7 +623,7 @@ function inside() {
       });
       box.replaceChildren(...end.images.map((image, i) => thumb(image, { caption: end.times[i] > 1 ? `×${end.times[i]}` : end.stored[i] && end.stored[i].apart < 0.01 ? "exact" : "near" })));
       app.known = end.images.length > 0;
-      $("contents-said").textContent = `${end.images.length} of ${end.distinct} different pictures found in ${(end.ms / 1000).toFixed(1)} s, without a cue.${app.known ? " Recall by descent uses them from now on." : ""}`;
+      $("contents-said").textContent = `${end.images.length} of ${end.distinct} different pictures found in ${(end.ms / 1000).toFixed(1)} s, without a cue.${app.known ? " Recall by descent uses them from now on." : app.model.binary ? "" : " In colour, blends of stored pictures may pass for pictures too; then nothing tells which were stored."}`;
     } finally {
       searching.hidden = true;
     }
@@ -851,6 +881,11 @@ function use(name) {
   const sets = Object.keys(app.model.sets);
   for (const id of ["set", "family-set"]) options($(id), Object.fromEntries(sets.map((s) => [s, `${s} (${app.model.sets[s].classes} classes)`])), sets[0]);
   $("pick-box").hidden = !sets.length;
+  $("no-sets").hidden = Boolean(sets.length);
+  $("no-sets").textContent = app.model.missing;
+  const family = document.querySelector("#dreams [data-key=family]");
+  family.disabled = !sets.length;
+  if (!sets.length && $("dreams").value === "family") document.querySelector("#dreams [data-key=dream]").click();
   choose($("kinds"), Object.fromEntries(app.model.damages.map((kind) => [kind, capital(kind)])), app.model.damages[0], damage_kind);
   Object.values(pads).forEach((pad) => pad.set(blank()));
   // in colour, a search inside takes long and finds little
@@ -860,7 +895,7 @@ function use(name) {
   Object.assign(app, { tray: [], origin: undefined, chosen: 0, three: [], family: undefined });
   $("tray").dataset.empty = "Pick, draw or upload some pictures; they wait here.";
   for (const canvas of [...all(".column canvas"), $("map-picture"), $("film-picture"), $("looking")]) paint(canvas, blank());
-  for (const id of ["found", "samples", "example-images"]) $(id).replaceChildren();
+  for (const id of ["found", "samples", "example-images", "write-said", "contains-said", "contents-said", "dream-said"]) $(id).replaceChildren();
   show_tray();
 }
 
@@ -896,7 +931,19 @@ async function main() {
   inside();
   dream();
   map();
-  all("nav button").forEach((button) => button.addEventListener("click", () => (say(""), open(button.dataset.tab))));
+  // without it, a label that shows a slider's value would name the value, not the slider
+  all("label").forEach((label, i) => {
+    const control = label.querySelector("input, select");
+    control.id ||= `control-${i}`;
+    label.htmlFor = control.id;
+  });
+  all("nav button").forEach((button, i, tabs) => {
+    button.addEventListener("click", () => (say(""), open(button.dataset.tab)));
+    button.addEventListener("keydown", (event) => {
+      const to = tabs[(i + { ArrowRight: 1, ArrowLeft: tabs.length - 1 }[event.key]) % tabs.length];
+      if (to) (to.focus(), to.click());
+    });
+  });
   document.addEventListener("input", outputs);
   document.addEventListener("change", outputs);
   $("model").addEventListener("change", async () => {
