@@ -665,7 +665,7 @@ def test_play_says_what_is_missing_or_wrong(
     for name in ("kanerva.play.server", "uvicorn"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     monkeypatch.delitem(__import__("sys").modules, "kanerva.play.server")
-    assert "uvicorn is not installed; pip install 'kanerva[play]'" in refused()
+    assert "uvicorn is not installed; pip install starlette uvicorn" in refused()
 
 
 def test_images_are_offered_only_where_they_are_at_hand(own_cache: Path) -> None:
