@@ -146,7 +146,7 @@ def remembered(result: dict[str, Any], found: dict[str, Any] | None) -> list[Any
 
 def costs() -> Table:
     """What each model costs: parameters, training, writing and recalling an image."""
-    head = ["two busy CPU cores", "parameters", "training steps", "ms to write an image", "ms to recall one"]
+    head = ["two quiet CPU cores", "parameters", "training steps", "ms to write an image", "ms to recall one"]
     rows = []
     for name, label in RIVALS.items():
         result, trained = rival(name), load(f"evaluation/{name}").get("training", {})

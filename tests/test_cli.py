@@ -120,8 +120,8 @@ def test_every_field_has_its_help(kind: type) -> None:
     [
         (
             ["trian"],
-            "command: expected one of train, evaluate, experiment, plot, report, recall, inspect, play, info, data, "
-            "got 'trian'; did you mean 'train'?",
+            "command: expected one of train, evaluate, experiment, plot, report, recall, inspect, play, info, "
+            "data, got 'trian'; did you mean 'train'?",
         ),
         (
             ["train", "dmo"],
