@@ -242,12 +242,15 @@ def on_gpu(found: dict[str, Any]) -> list[str]:
 
 
 def layer() -> Table:
-    """The layer, and what it stands beside: write and read with gradients, on one CPU thread."""
+    """The layer, and what it stands beside: write and read with gradients, on two CPU cores."""
     rows = load("speed/cpu")["later"]["layer"]["rows"]
-    names = rows[0]["contenders"]
-    head = [part for row in rows for part in (row["what"], "times faster than the loop")]
-    found = [[part for row in rows for part in beside(row["contenders"][name])] for name in names]
-    return Table([sizes(rows[0]), *head], [[name, *cells] for name, cells in zip(names, found, strict=True)])
+    masks = list(dict.fromkeys(row["what"] for row in rows))
+    head = [part for what in masks for part in (what, "times faster than the loop")]
+    found = []
+    for size in dict.fromkeys(map(sizes, rows)):
+        mine = [row["contenders"] for row in rows if sizes(row) == size]
+        found += [[f"{size}: {name}", *(part for one in mine for part in beside(one[name]))] for name in mine[0]]
+    return Table(["K, C, T, B", *head], found)
 
 
 def beside(found: dict[str, Any]) -> list[str]:
