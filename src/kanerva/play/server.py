@@ -338,10 +338,15 @@ def host_of(named: str) -> str | None:
 # What is at hand
 
 
+def pretrained() -> list[str]:
+    """The pretrained models, first the one whose memories can be looked into; its pictures are always there."""
+    return sorted(storage.shipped(), key=lambda name: (name != "omniglot", name))
+
+
 def gather(places: Sequence[str]) -> list[Playable]:
     """The models at these places, or all that are pretrained, each with the images at hand that fit it."""
     sets: dict[str, ClassImages] = {}
-    found = [subject.source(place) for place in places or storage.shipped()]
+    found = [subject.source(place) for place in places or pretrained()]
     for source in found:
         if source.kind != "dkm":
             raise ValueError(f"{source.place}: expected a DKM, got a model of kind {source.kind}")
