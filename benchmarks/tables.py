@@ -83,7 +83,9 @@ def paper() -> Table:
     """The paper's scores and ours: of stored images alone, what the memory costs, and both together."""
     rows = [
         ["Omniglot, 32×100, nats per image: the paper", "77.2", None, None],
-        kept_to("omniglot-paper", "the same, to the letter, 285,926 of 300,000 steps: `kanerva train omniglot-paper`"),
+        kept_to(
+            "omniglot-paper", "the same, to the letter, 285,926 of 300,000 steps: `kanerva train omniglot-paper`"
+        ),
         kept_to("omniglot", 'the same memory, our best: `kanerva.load("omniglot")`'),
         ["DMLab frames, 64×200, bits per dimension: the paper", "2.75", None, None],
         kept_to("mazes", 'our mazes, the same memory, our best: `kanerva.load("mazes")`'),
