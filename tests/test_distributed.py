@@ -201,8 +201,10 @@ def test_a_process_that_ends_ends_all(tmp_path: Path, end: str) -> None:
     assert result.returncode != 0
     if end == "raise":
         assert "kanerva: process 1: a pixel too far" in result.stderr
-    assert "another process of the run is gone" in result.stderr
     assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 3
+    # torchrun may end the other one when it has saved, just before it says why
+    ended = "closing signal SIGTERM" in result.stderr
+    assert ended or "another process of the run is gone" in result.stderr
 
 
 FAIL = """
