@@ -151,10 +151,9 @@ def costs() -> Table:
     head = ["two quiet CPU cores", "parameters", "training steps", "ms to write an image", "ms to recall one"]
     rows = []
     for name, label in RIVALS.items():
-        result, trained = rival(name), load(f"evaluation/{name}").get("training", {})
+        result, steps = rival(name), load(f"evaluation/{name}").get("step")
         times = result.get("seconds", {})
         ms = [float(f"{1e3 * times[what]:.2g}") if times else None for what in ("write", "recall")]
-        steps = trained.get("steps", load(f"evaluation/{name}").get("step"))
         rows.append([label, result.get("parameters"), steps, *ms])
     return Table(head, rows)
 

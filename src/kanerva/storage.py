@@ -32,7 +32,7 @@ def save(path: str | Path, tensors: dict[str, Tensor], about: dict[str, Any], pa
     """
     from . import __version__
 
-    plain = {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}
+    plain = at_rest(tensors)
     own = {"format": FORMAT, "version": __version__, "crc32": crc32(plain)}
     description = own | {name: value for name, value in about.items() if name not in ("format", "crc32")}
     note = json.dumps(description, allow_nan=False)
@@ -118,9 +118,13 @@ def load_state(path: str | Path) -> MemoryState:
 
 def save_state(path: str | Path, state: Any) -> None:
     """Write a memory, a NamedTuple of tensors, to a safetensors file, for `load_state`."""
-    tensors = {name: x.detach().cpu().contiguous() for name, x in state._asdict().items()}
     with atomic_write(Path(path)) as file:
-        file.write(safetensors.torch.save(tensors))
+        file.write(safetensors.torch.save(at_rest(state._asdict())))
+
+
+def at_rest(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies as a file takes them: on the CPU, in order, and sharing no memory."""
+    return {name: x.detach().cpu().contiguous().clone() for name, x in tensors.items()}
 
 
 def find(path: str | Path) -> Path:
