@@ -104,6 +104,23 @@ def test_episodes_are_drawn_with_replacement() -> None:
     assert x.shape[1] == 50
 
 
+@pytest.mark.parametrize("classes", [None, 3, 5])
+def test_episodes_of_distinct_images_have_none_twice(classes: int | None, device: str) -> None:
+    """And are drawn as the others are: the first image of an episode is of every class alike, then of its images."""
+    T = sum(sorted(COUNTS)[: classes or 5])
+    label, which = identities(episodes(numbered().to(device), 4000, T, classes, generator(1, device), True).cpu())
+    seen = label * 1000 + which
+    assert all(len(set(row)) == T for row in seen.tolist())
+    if classes:
+        assert all(len(set(row)) <= classes for row in label.tolist())
+    first, one = label[:, 0], which[:, 0]
+    for c, count in enumerate(COUNTS):
+        assert abs((first == c).double().mean() - 1 / 5) < 5 * (0.2 * 0.8 / 4000) ** 0.5
+        times = torch.bincount(one[first == c], minlength=count).double()
+        expected = times.sum() / count
+        assert ((times - expected) ** 2 / expected).sum() < count - 1 + 5 * (2 * count) ** 0.5
+
+
 def test_episodes_follow_the_generator(device: str) -> None:
     images = numbered().to(device)
     one = [episodes(images, 4, 8, n, generator(3, device)) for n in (None, 2)]
@@ -126,12 +143,14 @@ def test_episodes_without_a_generator_follow_the_global_one() -> None:
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_nothing_waits_for_the_gpu() -> None:
     images = numbered().to("cuda")
+    assert images.sizes  # the one thing that is waited for
     g = generator(0, "cuda")
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         x = episodes(images, 4, 8, generator=g)
         episodes(images, 4, 8, 2, g)
+        episodes(images, 4, 2, 2, g, distinct=True)
         augment(x, binary=False, generator=g)
         augment(x, binary=True, generator=g)
     finally:
@@ -284,6 +303,11 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         lambda: episodes(numbered(), 2, 3, 6),
         ValueError,
         r"classes: expected at most 5, the number of classes of numbered/train, got 6",
+    ),
+    "too few that differ": (
+        lambda: episodes(numbered(), 2, 7, 2, distinct=True),
+        ValueError,
+        r"length: expected at most \d images that differ, as 2 classes of numbered/train may have no more, got 7",
     ),
     "no classes drawn": (lambda: episodes(numbered(), 2, 3, 0), ValueError, r"classes: .* at least 1, got 0"),
     "a negative length": (lambda: episodes(numbered(), 2, -1), ValueError, r"length: .* at least 0, got -1"),

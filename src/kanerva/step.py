@@ -143,9 +143,9 @@ class Step:
             update_average(self.average, self.model, self.config.average, self.skip)
 
     def draw(self, plan: Plan) -> Float[Tensor, "B T c h w"]:
-        """This process's share of the episodes."""
+        """This process's share of the episodes. Where some images are read but not written, none comes twice."""
         batch = self.config.batch // self.world.size
-        x = data.episodes(self.images, batch, plan.length, plan.classes, self.generator)
+        x = data.episodes(self.images, batch, plan.length, plan.classes, self.generator, plan.unwritten > 0)
         if self.config.augment:
             x = data.augment(x, self.images.binary, generator=self.generator)
         return self.model.dequantise(x, self.generator)

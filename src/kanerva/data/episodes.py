@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -90,6 +91,11 @@ class ClassImages:
     def num_classes(self) -> int:
         return self.start.shape[0]
 
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of images in the classes, least first; on the host, which may have to wait for them once."""
+        return tuple(sorted(self.count.tolist()))
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of one image, (channels, height, width)."""
@@ -130,12 +136,15 @@ def episodes(
     length: int,
     classes: int | None = None,
     generator: torch.Generator | None = None,
+    distinct: bool = False,
 ) -> Float[Tensor, "B T channels height width"]:
     """Draw `batch` episodes of `length` images: a class first, then an image of it, all with replacement.
 
-    With `classes` = n each episode keeps to n distinct classes of its own, every set of n equally likely. All is
-    drawn on the device of the images, from the generator of that device; the host never waits. Memory beside the
-    images: batch × (number of classes) floats where n is given. Proof: test_episodes_*.
+    With `classes` = n each episode keeps to n distinct classes of its own, every set of n equally likely. With
+    `distinct` no image comes twice in an episode: one that would is drawn again. All is drawn on the device of the
+    images, from the generator of that device; the host never waits (with `distinct` once). Memory beside the images:
+    batch × (number of classes) floats where n is given, and with `distinct` batch × n × (images of the largest
+    class). Proof: test_episodes_*.
     """
     for name, value, least in (("batch", batch, 0), ("length", length, 0), ("classes", classes, 1)):
         if value is None and name == "classes":
@@ -153,15 +162,44 @@ def episodes(
             f"generator: expected one on {device} where the images are, got one on {generator.device}; "
             f"torch.Generator('{device}') makes one"
         )
+    if distinct:
+        return images.images(_distinct(images, batch, length, classes, generator))
     if classes is None:
         label = torch.randint(available, (batch, length), generator=generator, device=device)
     else:
-        # The places of the n largest of independent uniform numbers are a random set of n.
-        chosen = torch.rand(batch, available, generator=generator, device=device).topk(classes).indices
+        chosen = _some(images, batch, classes, generator)
         label = chosen.gather(1, torch.randint(classes, (batch, length), generator=generator, device=device))
     # Counts differ from class to class; the remainder of 62 random bits is uniform to 1e-12 for any real count.
     bits = torch.randint(1 << 62, (batch, length), generator=generator, device=device)
     return images.images(images.start[label] + bits % images.count[label])
+
+
+def _some(
+    images: ClassImages, batch: int, classes: int, generator: torch.Generator | None
+) -> Int64[Tensor, "B classes"]:
+    """Random sets of classes: the places of the n largest of independent uniform numbers."""
+    return torch.rand(batch, images.num_classes, generator=generator, device=images.device).topk(classes).indices
+
+
+def _distinct(
+    images: ClassImages, batch: int, length: int, classes: int | None, generator: torch.Generator | None
+) -> Int64[Tensor, "B T"]:
+    """The numbers of images of some classes, or of all, none twice in an episode.
+
+    To draw with weights p and draw again what has come is to take the largest of ln(u) / p, with u uniform on
+    (0, 1) for each image (Efraimidis and Spirakis, 2006). Class first, then image: p is 1 / (images of the class).
+    """
+    n, sizes, device = classes or images.num_classes, images.sizes, images.device
+    if sum(sizes[:n]) < length:
+        raise ValueError(
+            f"length: expected at most {sum(sizes[:n])} images that differ, as {n} classes of "
+            f"{images.name}/{images.split} may have no more, got {length}"
+        )
+    chosen = _some(images, batch, n, generator)
+    count, which = images.count[chosen][..., None], torch.arange(sizes[-1], device=device)
+    u = torch.rand(batch, n, sizes[-1], generator=generator, device=device, dtype=torch.float64)
+    first = (u.log() * count).masked_fill(which >= count, -torch.inf).flatten(1).topk(length).indices
+    return images.start[chosen.gather(1, first // sizes[-1])] + first % sizes[-1]
 
 
 def _same_device(a: torch.device, b: torch.device) -> bool:
