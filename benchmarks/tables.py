@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -242,9 +243,9 @@ def on_gpu(found: dict[str, Any]) -> list[str]:
     return [duration(found[name]["seconds"]) for name in ("reference", "triton, captured")]
 
 
-def layer() -> Table:
-    """The layer, and what it stands beside: write and read with gradients, on two CPU cores."""
-    rows = load("speed/cpu")["later"]["layer"]["rows"]
+def layer(machine: str) -> Table:
+    """The layer, and what it stands beside: write and read with gradients, on a machine of results/speed."""
+    rows = load(f"speed/{machine}")["later"]["layer"]["rows"]
     masks = list(dict.fromkeys(row["what"] for row in rows))
     head = [part for what in masks for part in (what, "times faster than the loop")]
     found = []
@@ -259,8 +260,8 @@ def beside(found: dict[str, Any]) -> list[str]:
     times = found["faster_than"].get("loop")
     if times is None:
         return [duration(found["seconds"]), "1"]
-    low, high = times["quartiles"]
-    return [duration(found["seconds"]), f"{times['ratio']:.3g} ({low:.3g}–{high:.3g})"]
+    ratio, low, high = (f"{float(f'{x:.3g}'):,g}" for x in (times["ratio"], *times["quartiles"]))
+    return [duration(found["seconds"]), f"{ratio} ({low}–{high})"]
 
 
 TABLES: dict[str, Callable[[], Table]] = {
@@ -272,7 +273,8 @@ TABLES: dict[str, Callable[[], Table]] = {
     "colour": colour,
     "recall": recall,
     "speed": speed,
-    "layer": layer,
+    "layer": partial(layer, "cpu"),
+    "layer-gpu": partial(layer, "h200"),
 }
 
 

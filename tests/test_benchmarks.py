@@ -114,6 +114,16 @@ def test_a_compiler_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
         assert row["left_out"] == {f"{name}, compiled": "no C++ compiler here" for name in row["contenders"]}
 
 
+@pytest.mark.parametrize("length", [5, 200])
+def test_the_loop_is_not_captured_and_it_is_said_why(length: int) -> None:
+    """Only what is to be timed is made here, so no GPU is needed."""
+    makers, left_out = speed.layers(
+        speed.QUICK, torch.device("cuda"), contenders.Case(4, 6, length, 2), masked=False
+    )
+    assert set(makers) == {"layer", "layer, captured", "loop", "attention", "attention, captured"}
+    assert left_out["loop, captured"].startswith("torch.linalg.solve waits for the GPU")
+
+
 @pytest.fixture
 def little_garbage() -> Iterator[None]:
     """`speed` collects garbage after every row: it need not look through all that was imported each time."""
