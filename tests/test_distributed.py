@@ -213,12 +213,12 @@ from kanerva.config import RunConfig
 from kanerva.fields import from_dict
 from kanerva.step import Step
 original = Step.draw
-def draw(self, length):
+def draw(self, plan):
     if self.number == 3 and self.world.rank == 1:
         if sys.argv[3] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("a pixel too far")
-    return original(self, length)
+    return original(self, plan)
 Step.draw = draw
 kanerva.train(from_dict(RunConfig, json.loads(sys.argv[1])), sys.argv[2])
 """

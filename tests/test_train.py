@@ -490,7 +490,7 @@ VARIED = [
 def test_a_captured_step_is_the_step_on_cuda(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also the first one of each length: capturing changes nothing."""
+    """Also the first one of each plan: capturing changes nothing."""
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     config = tiny(tmp_path, device="cuda", **changes)
     plain = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
@@ -498,7 +498,8 @@ def test_a_captured_step_is_the_step_on_cuda(
     assert (step.captured, uncaptured.captured) == (True, False)
     # the same kernels in the same order; the tolerance allows a library to choose another one while captured
     torch.testing.assert_close(losses(step, range(8)), losses(uncaptured, range(8)), rtol=1e-5, atol=1e-5)
-    assert set(step.graphs) == set(config.train.lengths)
+    assert set(step.graphs) == {plan_of(config.train, number) for number in range(8)}
+    assert {plan.length for plan in step.graphs} == set(config.train.lengths)
     for a, b in zip(state(run), state(other), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
@@ -601,8 +602,8 @@ def poison(monkeypatch: pytest.MonkeyPatch, *at: int) -> None:
     """Put a NaN into the batch of some steps, in a way that can be captured."""
     original = Step.draw
 
-    def draw(self: Step, length: int) -> torch.Tensor:
-        x = original(self, length)
+    def draw(self: Step, plan: Plan) -> torch.Tensor:
+        x = original(self, plan)
         for number in at:
             x = x.masked_fill(self.number == number, math.nan)
         return x
