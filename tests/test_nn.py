@@ -489,6 +489,11 @@ def test_a_streams_state_is_saved_on_request() -> None:
     assert torch.equal(again(z), kept(z))
     again.state = m.write(z[:2])
     assert torch.equal(again.state.R, m.write(z[:2]).R)
+    with pytest.raises(ValueError, match="state: expected a memory that never faded"):
+        again.state = m.fade(again.state, 0.9)  # which this stream, with keep=1, would forget
+    fading = Stream(m, keep=0.9)
+    fading.state = m.fade(again.state, 0.9)
+    assert isinstance(fading.state, memory.Faded)
     assert Stream(m.float()).float().kept.dtype == torch.float32
 
 
@@ -706,6 +711,11 @@ def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
         m.read(pairs.prior(), z)
     with pytest.raises(TypeError, match=r"z: expected torch\.float64 like the rest, got torch\.float32"):
         m.write(z.float())
+    with pytest.raises(TypeError, match=r"R0: expected float32 or float64, got torch\.bfloat16; usual cause"):
+        layer().bfloat16().write(z.bfloat16())
+    both = torch.cat([z, z[:, :2]], dim=-1)
+    with pytest.raises(ValueError, match=r"n = 5 \(the layer's size of cue; one that goes on with its value needs"):
+        pairs.read(pairs.prior(), both)
     with pytest.raises(ValueError, match="rows: expected a whole number of at least 1"):
         Memory(5, rows=0)
     with pytest.raises(ValueError, match="known: expected a shape that fits"):

@@ -425,10 +425,18 @@ class Memory(Parameters):
 
     def _own_kind(self, name: str, x: Tensor, size: int) -> Tensor:
         """A tensor of vectors, checked, in the memory's precision."""
+        if self.R0.dtype not in (torch.float32, torch.float64):
+            raise TypeError(
+                f"R0: expected float32 or float64, got {self.R0.dtype}; usual cause: .bfloat16() or .half() of the "
+                "whole network; .float() of the layer brings it back, and vectors may stay as they are"
+            )
         if isinstance(x, Tensor) and x.dtype in (torch.bfloat16, torch.float16):
             x = x.to(self.R0.dtype)
         axes = ("Q" if name == "cue" else "T", "n")
-        checks.layout(name, x, axes, {"n": size}, like=self.R0, source=f"the layer's size of {name}")
+        source = f"the layer's size of {name}"
+        if name == "cue" and self.values:
+            source += "; one that goes on with its value needs `known`"
+        checks.layout(name, x, axes, {"n": size}, like=self.R0, source=source)
         return x
 
     def _first(self, columns: int) -> Parameters:
@@ -486,6 +494,8 @@ class Stream(nn.Module):
     @state.setter
     def state(self, state: MemoryState) -> None:
         self.memory.check_memory(state)
+        if self.keep == 1:  # else it would no longer be known to have faded, and be counted
+            checks.unfaded(state)
         self._keep(state)
 
     def write(
