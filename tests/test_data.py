@@ -106,7 +106,7 @@ def test_episodes_are_drawn_with_replacement() -> None:
 
 @pytest.mark.parametrize("classes", [None, 3, 5])
 def test_episodes_of_distinct_images_have_none_twice(classes: int | None, device: str) -> None:
-    """And are drawn as the others are: the first image of an episode is of every class alike, then of its images."""
+    """And are drawn as the others are: the first of an episode is of every class alike, then of its images."""
     T = sum(sorted(COUNTS)[: classes or 5])
     label, which = identities(episodes(numbered().to(device), 4000, T, classes, generator(1, device), True).cpu())
     seen = label * 1000 + which

@@ -142,9 +142,9 @@ def episodes(
 
     With `classes` = n each episode keeps to n distinct classes of its own, every set of n equally likely. With
     `distinct` no image comes twice in an episode: one that would is drawn again. All is drawn on the device of the
-    images, from the generator of that device; the host never waits (with `distinct` once). Memory beside the images:
-    batch × (number of classes) floats where n is given, and with `distinct` batch × n × (images of the largest
-    class). Proof: test_episodes_*.
+    images, from the generator of that device; the host never waits (with `distinct` once). Memory beside the
+    images: batch × (number of classes) floats where n is given, and with `distinct` batch × n × (images of the
+    largest class) more. Proof: test_episodes_*.
     """
     for name, value, least in (("batch", batch, 0), ("length", length, 0), ("classes", classes, 1)):
         if value is None and name == "classes":
