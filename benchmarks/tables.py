@@ -39,7 +39,8 @@ def load(name: str) -> dict[str, Any]:
 SCORED = {
     "omniglot": '`kanerva.load("omniglot")`, a DKM of 32×100',
     "omniglot-paper": "`omniglot-paper`, the paper's DKM of 32×100",
-    "omniglot-new": "`omniglot --unwritten 8 --classes 4 --plain 0.25 --steps 40000`, trained on new images too",
+    "omniglot-new": '`kanerva.load("omniglot-new")`, trained on new images too',
+    "omniglot-small": "`omniglot --filters 16 16 16 --norm none --activation relu --lr 2e-3`, the paper's codec",
     "omniglot-gpm": "`omniglot-gpm`, a pseudo-inverse memory of 32×100",
     "omniglot-gpm-released": "`omniglot-gpm --noise released`, with the noise of its authors' program",
     "omniglot-km": "`omniglot-km`, a Kanerva Machine of 64×100; nothing is charged for KL(M), as in its paper",
@@ -104,6 +105,57 @@ def kept_to(name: str, label: str) -> list[Any]:
         return [label, {"mean": nats, "stderr": error}, f"{memory:.2f}", f"{nats + memory:.2f}"]
     one = math.log(2) * FRAME  # nats in a bit per dimension
     return [label, {"mean": bits, "stderr": error / one}, f"{memory / one:.3f}", f"{bits + memory / one:.3f}"]
+
+
+GOALS: tuple[tuple[str, str | None, float, str, str], ...] = (
+    (
+        "32×100, the paper's codec of 99,576 parameters, our training: stored images",
+        "77.2",
+        62,
+        "omniglot-small",
+        "nats",
+    ),
+    ("its −L_T/T", None, 72, "omniglot-small", "bound"),
+    ("32×100, our best: stored images", "66.24 (Kanerva++)", 48, "omniglot", "nats"),
+    ("its −L_T/T", None, 60, "omniglot", "bound"),
+    ("new images, ten of each of 4 classes written", None, 95, "omniglot-new", "new"),
+    ("200 images of 8 classes: stored images", None, 80, "omniglot-wide-200", "nats"),
+    ("the same model with 32 images of any class", None, 60, "omniglot-wide", "nats"),
+    ("mazes, 64×200, bits per dimension", "2.75, on other frames", 2.5, "mazes-wide", "bits_per_dimension"),
+)
+"""What was aimed at: the published score, the goal, and where in results/evaluation/ the score is."""
+
+
+def goals() -> Table:
+    """What was aimed at, and what was reached."""
+    rows = []
+    for what, published, most, name, key in GOALS:
+        value = load(f"evaluation/{name}").get(key)
+        value = value["mean"] if isinstance(value, dict) else value
+        rows.append(
+            [
+                what,
+                published,
+                f"{most:g}",
+                None if value is None else f"{value:.2f}",
+                value is not None and value <= most,
+            ]
+        )
+    return Table(["lower is better", "published", "goal, at most", "measured", "reached"], rows)
+
+
+def more() -> Table:
+    """What is drawn from ten examples of a class: of the class, and new?"""
+    found = load("more/omniglot")
+    sets = {one["name"]: one["result"]["sets"] for one in found.get("models", [])}
+    head = [f"{found['config']['episodes']} classes, told from {found['config']['among'] - 1} others"]
+    for name in sets:
+        head += [f"`{name}`: of the class", "pixels from the nearest example"]
+    rows = []
+    for way in next(iter(sets.values())):
+        cells = [part for found in sets.values() for part in (Share(found[way]["right"]), found[way]["apart"])]
+        rows.append([way, *cells])
+    return Table(head, rows)
 
 
 RIVALS = {
@@ -267,6 +319,8 @@ def beside(found: dict[str, Any]) -> list[str]:
 TABLES: dict[str, Callable[[], Table]] = {
     "paper": paper,
     "scores": scores,
+    "goals": goals,
+    "more": more,
     "rivals": rivals,
     "costs": costs,
     "denoising": denoising,

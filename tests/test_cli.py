@@ -188,7 +188,7 @@ def test_every_field_has_its_help(kind: type) -> None:
         (["experiment", "order", "--sed", "1"], "did you mean --seed? kanerva experiment order --help lists them"),
         (
             ["experiment", "order", "--checkpoint", "nowhere"],
-            "kanerva: nowhere: no such checkpoint or run; pretrained: mazes, omniglot; without training",
+            "kanerva: nowhere: no such checkpoint or run; pretrained: mazes, omniglot, omniglot-new; without",
         ),
         (["report"], "RUN"),
         (["report", "nowhere"], "kanerva: nowhere: no such run; expected a run's folder, a checkpoint, or a model"),
@@ -433,7 +433,7 @@ def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["capacity", "denoising", "sampling", "basins", "order", "fixed-points", "rivals", "inside"]
+    names = ["capacity", "denoising", "sampling", "more", "basins", "order", "fixed-points", "rivals", "inside"]
     text = said(capsys, "experiment")
     assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == names
     assert said(capsys, "experiment", "--help") == text

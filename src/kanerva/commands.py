@@ -58,8 +58,9 @@ class Evaluate:
     """Score a trained model on test classes: nats per image, lower is better."""
 
     checkpoint: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A checkpoint, the folder of a run (its last one), a pretrained model (mazes, omniglot), or a model without
-    training: nearest, hopfield, or hopfield:CHECKPOINT for Hopfield retrieval on the codes of a model."""
+    """A checkpoint, the folder of a run (its last one), a pretrained model (mazes, omniglot, omniglot-new), or a
+    model without training: nearest, hopfield, or hopfield:CHECKPOINT for Hopfield retrieval on the codes of a
+    model."""
     dataset: str | None = None
     """Other images than those it was trained on: glyphs, omniglot, mazes or a path."""
     data_dir: str | None = None
@@ -103,7 +104,7 @@ class Info:
     """Say which versions, devices and presets there are, or what a checkpoint holds."""
 
     checkpoint: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="RUN")] = None
-    """A checkpoint, the folder of a run, or a pretrained model (mazes, omniglot)."""
+    """A checkpoint, the folder of a run, or a pretrained model (mazes, omniglot, omniglot-new)."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
@@ -179,7 +180,7 @@ class Report:
     """Put a run's curve, scores and figures on one HTML page, which opens without a network."""
 
     place: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """A run's folder, a checkpoint, or a pretrained model (mazes, omniglot)."""
+    """A run's folder, a checkpoint, or a pretrained model (mazes, omniglot, omniglot-new)."""
     out: Path | None = None
     """The page; otherwise report.html in the run's folder."""
     experiments: Path | None = None
@@ -199,7 +200,8 @@ class Inspect:
     state: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="STATE")]
     """A safetensors file with the R and U of a memory."""
     checkpoint: str = "omniglot"
-    """The model that wrote it: a checkpoint, the folder of a run, or a pretrained model (mazes, omniglot)."""
+    """The model that wrote it: a checkpoint, the folder of a run, or a pretrained model (mazes, omniglot,
+    omniglot-new)."""
     number: int = 0
     """Which memory, where the file has many."""
     out: Path | None = None
@@ -243,7 +245,7 @@ class Recall:
     """Store your own pictures in one memory, ask for them with damaged copies, and see what comes back."""
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A checkpoint, the folder of a run, or a pretrained model (mazes, omniglot)."""
+    """A checkpoint, the folder of a run, or a pretrained model (mazes, omniglot, omniglot-new)."""
     images: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES", help_behavior_hint="(required)")
     ]

@@ -180,6 +180,15 @@ def with_model(config: RunConfig, name: str, **fields: Any) -> RunConfig:
     return dataclasses.replace(config, model=kind(**(shared | fields)))
 
 
+PRESETS["omniglot-new"] = (
+    "For new images of written classes: of 64 images from 4 classes 24 are read but not written.",
+    dataclasses.replace(
+        PRESETS["omniglot"][1],
+        train=dataclasses.replace(
+            PRESETS["omniglot"][1].train, steps=60_000, lengths=(64,), classes=4, unwritten=24
+        ),
+    ),
+)
 PRESETS["omniglot-vae"] = (
     "A variational autoencoder with the codec and the training of omniglot, and no memory.",
     with_model(PRESETS["omniglot"][1], "vae"),

@@ -1,7 +1,8 @@
 """Models to try, by name or from checkpoints, each with images that it has seen and has not.
 
-A place is a checkpoint, the folder of a run, a pretrained model ("mazes", "omniglot"), or the name of a
-model that needs no training ("nearest"); "hopfield:PLACE" is Hopfield retrieval on the codes of the model at PLACE.
+A place is a checkpoint, the folder of a run, a pretrained model ("mazes", "omniglot", "omniglot-new"), or the name
+of a model that needs no training ("nearest"); "hopfield:PLACE" is Hopfield retrieval on the codes of the model at
+PLACE.
 """
 
 from collections.abc import Iterator, Sequence

@@ -22,6 +22,7 @@ EXPERIMENTS = {
     "capacity": Entry("Capacity", "How well images are recalled as more of them are stored."),
     "denoising": Entry("Denoising", "How much of a damaged image recall mends, step by step."),
     "sampling": Entry("Sampling", "New images like those in memory, and whether recall improves them."),
+    "more": Entry("More", "New images of a class from ten examples, and whether they are of that class."),
     "basins": Entry("Basins", "How far from a stored image recall may start and still arrive at it."),
     "order": Entry("Order", "Whether it matters in which order images are written."),
     "fixed-points": Entry("FixedPoints", "Whether recall stays at stored images, and is stable there."),

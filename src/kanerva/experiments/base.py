@@ -35,8 +35,8 @@ class Experiment:
     """One experiment. Its fields are its flags; `run` gives the numbers for one model."""
 
     checkpoint: tuple[str, ...] = ("omniglot",)
-    """Models, one after another: checkpoints, folders of runs, pretrained models (mazes, omniglot), or
-    nearest (no training)."""
+    """Models, one after another: checkpoints, folders of runs, pretrained models (mazes, omniglot, omniglot-new),
+    or nearest (no training)."""
     dataset: str | None = None
     """Other images than those it was trained on: glyphs, omniglot, mazes or a path."""
     data_dir: str | None = None

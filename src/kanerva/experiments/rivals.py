@@ -53,8 +53,8 @@ class Rivals(Experiment):
     """Every model on the same images: nats, recall against the floats that are kept, parameters and times."""
 
     checkpoint: tuple[str, ...] = ("omniglot", "hopfield:omniglot", "hopfield", "nearest")
-    """Models, one after another: checkpoints, folders of runs, pretrained models (mazes, omniglot), or
-    nearest (no training)."""
+    """Models, one after another: checkpoints, folders of runs, pretrained models (mazes, omniglot, omniglot-new),
+    or nearest (no training)."""
     lengths: tuple[int, ...] = (32, 64, 96, 200)
     """Images to store in one memory."""
     budgets: tuple[int, ...] = (1_000, 2_000, 4_200, 8_000, 16_000)

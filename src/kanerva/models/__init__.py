@@ -53,9 +53,10 @@ def create(
 
 
 def load(path: str | Path) -> Model:
-    """Load a pretrained model ("mazes", "omniglot"), or what `Model.save` or training wrote (a file, a folder).
+    """Load a pretrained model ("mazes", "omniglot", "omniglot-new"), or what `Model.save` or training wrote.
 
-    Weights are the averaged ones where there are any. A file that names no kind of model holds a DKM.
+    That is a file, or a run's folder. Weights are the averaged ones where there are any. A file that names no kind
+    of model holds a DKM.
     """
     where, tensors, about = read(path)
     return build(tensors, about, str(where))

@@ -161,6 +161,15 @@ class DKM(CodecModel, Parameters):
         """
         return methods.sample(self, state, n, steps, generator, self.method(method or self.READ), **options)
 
+    def more(
+        self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], n: int, generator: torch.Generator | None = None
+    ) -> Recall:
+        """Draw n new images like some that were written, such as ten of a class: weights spread as theirs are.
+
+        `sample` draws weights from the prior, of any class; this from the mean and the covariance of the examples'.
+        """
+        return methods.more(self, state, x, n, generator)
+
     def energy(
         self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
     ) -> Float[Tensor, "*b Q"]:

@@ -310,6 +310,28 @@ def sample(
         return follow(path(Reader.of(model, state)), steps, callback)
 
 
+@checks.full_precision
+def more(
+    model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"], n: int, generator: torch.Generator | None
+) -> Recall:
+    """Draw n patterns like some examples, which were written: one step, with weights as theirs are spread.
+
+        w = w̄ + Σ_i ε_i (w_i − w̄) / √(Q − 1),   ε_i ~ N(0, 1)
+
+    A draw from the normal distribution that has the mean and the covariance of the examples' weights w_i.
+    """
+    checks.count("n", n)
+    checks.generator(generator, model.device)
+    model.check_images(x, "Q")
+    if x.shape[-4] < 2:
+        raise ValueError(f"x: expected at least 2 images, whose spread new ones have, got {x.shape[-4]}")
+    at = Reader.of(model, state)
+    w = at.address(at.cues(x))
+    mean = w.mean(-2, keepdim=True)
+    noise = torch.randn(*w.shape[:-2], n, w.shape[-2], generator=generator, dtype=w.dtype, device=w.device)
+    return follow(iter([at.settle(mean + noise @ (w - mean) / (w.shape[-2] - 1) ** 0.5)]), 1, None)
+
+
 def infer(
     at: Reader, y: Float[Tensor, "*b Q c h w"], noise: float | None, mask: Float[Tensor, "*b Q c h w"] | None
 ) -> Float[Tensor, "*b Q K"]:
