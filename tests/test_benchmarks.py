@@ -13,6 +13,7 @@ import torch
 import contenders
 import kanerva
 import report
+import seeds
 import speed
 import timing
 from kanerva.experiments import plots
@@ -174,3 +175,27 @@ def test_a_figure_of_some_parts_on_two_devices(tmp_path: Path) -> None:
     plots.draw(results, tmp_path / "some.json")
     assert (tmp_path / "some.png").stat().st_size > 0
     assert "out of memory" in str(report.table("write", rows).caption)
+
+
+def test_scores_of_several_seeds_are_put_together() -> None:
+    runs = [{"seed": i, "nats": nats, "extra": {"other": {"mean": nats + 1}}} for i, nats in enumerate((1.0, 3.0))]
+    runs[0]["new"] = {"mean": 5.0, "stderr": 0.5}  # which the other lacks
+    found = seeds.summary(runs)
+    assert found["seeds"] == 2
+    assert found["nats"] == {"mean": 2.0, "std": pytest.approx(2**0.5)}
+    assert found["other"]["mean"] == 3.0
+    assert "new" not in found
+    with pytest.raises(ValueError, match=r"expected a seed once in a row, got \[1, 1\]"):
+        seeds.summary(runs[1:] * 2)
+
+
+def test_a_score_belongs_to_the_preset_and_seed_of_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).parents[1]
+    monkeypatch.chdir(root)
+    score = json.loads((root / "results" / "evaluation" / "omniglot-km.json").read_text())
+    row, run = seeds.scored(score, "a machine")
+    assert (row, run["seed"], run["steps"]) == ("omniglot-km", 0, 20_000)
+    assert run["train"] == "kanerva train omniglot-km --seed 0"
+    assert run["nats"] == score["nats"]
+    with pytest.raises(ValueError, match="expected the checkpoint that was scored, 1, got "):
+        seeds.scored({**score, "crc32": 1}, "a machine")

@@ -37,6 +37,15 @@ def test_the_error_is_that_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
     assert curves["nats"]["stderr"] == [pytest.approx(score.nats_stderr, rel=1e-5)]
 
 
+def test_all_models_have_the_same_images() -> None:
+    """Whatever noise they draw; of another seed they are others."""
+    mine, other = result(), run(WORK, toy())
+    assert mine["sha256"] == other["sha256"]
+    for a, b in zip(mine["curves"], other["curves"], strict=True):
+        assert a["different"] == b["different"]
+    assert result(dataclasses.replace(WORK, seed=1))["sha256"] != mine["sha256"]
+
+
 @torch.no_grad()
 def test_read_outs_are_compared_with_their_own_images() -> None:
     m, x = subject().model, episodes(images(), 3, 5, 2, generator())

@@ -178,6 +178,29 @@ def test_a_blank_memory_is_one_that_can_be_read(model: Model) -> None:
     assert terms is None or bool(terms.log_lik.isfinite().all())
 
 
+def test_writing_into_a_blank_memory_is_writing(model: Model) -> None:
+    model.to(torch.float64)
+    blank, x = model.blank((2,)), images(model, 2, 3)
+    if blank is not None:
+        for part, wanted in zip(model.write(x, blank), model.write(x), strict=True):
+            torch.testing.assert_close(part, wanted)
+
+
+def test_images_are_scored_in_every_memory(model: Model) -> None:
+    """Batch axes of memories and of images go together, as in recall, or the error says what came."""
+    model.to(torch.float64)
+    x = images(model, 2, 3)
+    state, one = model.write(x), images(model, 3, seed=1)
+    terms, wanted = (model.given(state, cue, generator()) for cue in (one, one.expand(2, *one.shape)))
+    if terms is None or wanted is None:
+        return
+    for term, other in zip(terms[:3], wanted[:3], strict=True):
+        assert (term is None) == (other is None)
+        assert term is None or torch.equal(term, other)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"batch axes: expected .*, got \(2,\) of state, \(3,\) of x"):
+        model.given(state, images(model, 3, 4))
+
+
 def test_every_weight_has_a_gradient(model: Model) -> None:
     weights = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not model.UNTRAINED:
@@ -371,8 +394,17 @@ def test_other_nonsense_is_refused(model: Model) -> None:
         last = [part[..., :-1] if part.shape[-1] else part.new_empty(1) for part in state]
         with pytest.raises(ValueError, match=r"state\.\w+: expected shape \(\*b, "):
             call(type(state)(*last), what)
+        if any(part.numel() for part in state):
+            with pytest.raises(ValueError, match=r"state\.\w+: expected finite values, got \d+ NaN"):
+                call(type(state)(*(part * torch.nan for part in state)), what)
     with pytest.raises(TypeError, match=r"state: expected .*, got Tensor"):
         model.write(x, x)
+    for count in (-1, 5, 1.0) if model.given(state, x) is not None else ():
+        with pytest.raises(ValueError, match="written: expected a whole number from 0 to 4, the images, got "):
+            model(x, None, count)
+    if not torch.equal(model(x, generator()).log_lik, model(x, generator(1)).log_lik):  # it draws something
+        with pytest.raises(TypeError, match=r"generator: expected a torch\.Generator or None, got int"):
+            model(x, 7)
     with pytest.raises(ValueError, match="n: expected a whole number of at least 1, got 0"):
         model.sample(state, 0)
     for wrong in (7, np.random.default_rng(0)):

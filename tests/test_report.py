@@ -430,7 +430,7 @@ def test_a_report_is_whole_or_not_at_all(run: Path, monkeypatch: pytest.MonkeyPa
 def test_numbers_are_as_precise_as_their_errors() -> None:
     assert plus_minus(54.4816, 0.4258) == "54.48 ± 0.43"
     assert plus_minus(-9046.5, 12.3) == "−9,046 ± 12"
-    assert plus_minus(1.5, 0.0) == "1.5"
+    assert plus_minus(1.5, 0.0) == plus_minus(1.5, 4e-8) == "1.5"
     assert plus_minus(float("inf"), 1.0) == "–"
     assert show({"mean": 0.12345, "stderr": 0.001}) == "0.1235 ± 0.0010"
     assert [show(x) for x in (None, True, 12345, [1, 2], "a")] == ["–", "yes", "12,345", "1, 2", "a"]

@@ -2,12 +2,13 @@
 
 import base64
 import dataclasses
+import hashlib
 import json
 import math
 import platform
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -268,6 +269,14 @@ def distinct(images: ClassImages, batch: int, length: int, generator: torch.Gene
         raise ValueError(f"length: expected at most {len(images)}, as many images as there are, got {length}")
     noise = torch.rand(batch, len(images), generator=generator, device=images.device)
     return images.images(noise.topk(length, dim=1).indices)
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """A checksum of images and cues on the CPU: results that were made with the same ones have the same."""
+    digest = hashlib.sha256()
+    for x in tensors:
+        digest.update(x.contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def is_binary(x: Tensor) -> bool:

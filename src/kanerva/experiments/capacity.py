@@ -9,9 +9,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import checks, objective
-from ..data import episodes
+from ..data import ClassImages, episodes
 from ..models import Model
-from .base import Experiment, Subject, distances, means
+from .base import Experiment, Subject, distances, fingerprint, means
 from .tables import Share, Table, point
 
 # Images in one pass of the codec, which then stays well below a gigabyte.
@@ -61,10 +61,9 @@ class Capacity(Experiment):
         return len(self.classes) * len(self.lengths)
 
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
-        curves = []
-        for classes in self.classes:
-            x = episodes(subject.unseen, self.episodes, max(self.lengths), classes, generator)
-            found = []
+        tasks, curves = self.tasks(subject.unseen), []
+        for task in tasks:
+            x, found = task.to(subject.model.device), []
             for length in self.lengths:
                 found.append(measure(subject.model, x[:, :length], generator))
                 tick()
@@ -76,7 +75,16 @@ class Capacity(Experiment):
             "lengths": list(self.lengths),
             "classes": list(self.classes),
             "curves": curves,
+            "sha256": fingerprint(tasks),
         }
+
+    def tasks(self, images: ClassImages) -> list[Float[Tensor, "B T c h w"]]:
+        """The longest episodes of each number of classes, the same for every model and on every device.
+
+        They have a generator of their own: models draw noise, some more of it than others.
+        """
+        generator, images = torch.Generator().manual_seed(self.seed), images.to("cpu")
+        return [episodes(images, self.episodes, max(self.lengths), n, generator) for n in self.classes]
 
     @staticmethod
     def table(result: dict[str, Any]) -> Table:

@@ -5,7 +5,6 @@ floats of 32 bits. One that keeps images, or codes, one by one is also tried wit
 not written, and is asked for all the same. All models see the same images and the same damage, drawn on the CPU.
 """
 
-import hashlib
 import statistics
 import time
 from collections.abc import Callable
@@ -128,7 +127,7 @@ class Rivals(Experiment):
             "seconds": times,
             "recall": recalls,
             "headline": cells(unseen.binary)[0].name,
-            "sha256": fingerprint(tasks),
+            "sha256": base.fingerprint(x for task in tasks for x in (task.x, *task.cues.values())),
         }
 
     def scores(self, model: Model, images: ClassImages) -> dict[str, Any]:
@@ -221,12 +220,3 @@ def seconds(job: Callable[[], Any], device: torch.device) -> float:
             torch.cuda.synchronize(device)
         times.append(time.perf_counter() - began)
     return statistics.median(times[1:])
-
-
-def fingerprint(tasks: list[Task]) -> str:
-    """A checksum of all images and cues: results of the same tasks have the same."""
-    digest = hashlib.sha256()
-    for task in tasks:
-        for x in (task.x, *task.cues.values()):
-            digest.update(x.contiguous().numpy().tobytes())
-    return digest.hexdigest()

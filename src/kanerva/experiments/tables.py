@@ -57,8 +57,11 @@ def show(value: Any) -> str:
 
 
 def plus_minus(mean: Any, error: Any) -> str:
-    """54.48 ± 0.43: the error with two digits, the mean with as many places; a dash if the mean is not finite."""
-    if not is_number(mean) or not is_number(error) or error <= 0:
+    """54.48 ± 0.43: the error with two digits, the mean with as many places; a dash if the mean is not finite.
+
+    An error of less than half of the sixth place is a rounding error, and left out.
+    """
+    if not is_number(mean) or not is_number(error) or error < 5e-7:
         return show(mean if is_number(mean) else None)
     places = min(max(1 - math.floor(math.log10(error)), 0), 6)
     return f"{mean:,.{places}f} ± {error:,.{places}f}".replace("-", "−")

@@ -123,7 +123,19 @@ class Model(nn.Module):
     @staticmethod
     def first(x: Float[Tensor, "..."], count: int | None, axis: int = -2) -> Float[Tensor, "..."]:
         """The first so many codes (or images) of an episode, which are written; all, if None."""
-        return x if count is None else x.narrow(axis, 0, count)
+        if count is None:
+            return x
+        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= x.shape[axis]:
+            raise ValueError(
+                f"written: expected a whole number from 0 to {x.shape[axis]}, the images, got {count!r}"
+            )
+        return x.narrow(axis, 0, count)
+
+    @staticmethod
+    def with_batch(x: Float[Tensor, "*x Q c h w"], memories: tuple[int, ...]) -> Float[Tensor, "*b Q c h w"]:
+        """Images that are to be read from memories of these batch axes, with the batch axes of both."""
+        checks.broadcastable({"state": torch.Size(memories), "x": x.shape[:-4]})
+        return x.expand(*torch.broadcast_shapes(memories, x.shape[:-4]), *x.shape[-4:])
 
     # What a model must have
 
@@ -264,7 +276,7 @@ class Model(nn.Module):
             raise TypeError(f"{option}: expected no option, which sample of {self.config.kind} does not have")
 
     def check_state(self, state: Any, kind: type, **shapes: tuple[int | str, ...]) -> None:
-        """Check that a memory is of the kind that `write` makes, in the model's dtype and on its device.
+        """Check that a memory is of the kind that `write` makes, in the model's dtype, on its device, and finite.
 
         `shapes` has the last axes of its parts, by name: a size, or a letter where any will do.
         """
@@ -282,6 +294,8 @@ class Model(nn.Module):
                     f"state.{name}: expected shape (*b, {', '.join(map(str, axes))}), got {came}; usual cause: a "
                     f"memory that another model has written"
                 )
+        for name, x in state._asdict().items():  # type: ignore[attr-defined]
+            checks.numbers_in(f"state.{name}", x)
 
     def dequantise(
         self, x: Float[Tensor, "*b c h w"], generator: torch.Generator | None = None

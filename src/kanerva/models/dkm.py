@@ -107,6 +107,7 @@ class DKM(CodecModel, Parameters):
         """The terms of reading images from a memory. If others wrote it, they are a true bound: R is then given."""
         self.check_images(x, "Q")
         self.check_memory(state)
+        x = self.with_batch(x, state.R.shape[:-2])
         return self._terms(x, self.encode(x), state, self.inverse(state), generator)
 
     def online(
@@ -219,6 +220,7 @@ class DKM(CodecModel, Parameters):
         generator: torch.Generator | None = None,
     ) -> Float[Tensor, "*b T K"]:
         """A reparameterised draw from q(w) with mean w."""
+        checks.generator(generator, w.device)
         if self.config.weights == "full":
             return memory.draw_weights_full(w, state, inverse, self.noise_var, self.weight_var, generator)
         noise = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)

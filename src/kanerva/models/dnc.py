@@ -400,8 +400,6 @@ class DNC(CodecModel):
     ) -> tuple[DNCState, Float[Tensor, "*b T c h w"]]:
         """A memory and images, checked, with the batch axes of both."""
         self.check_memory(state)
-        batches = state.memory.shape[:-2], x.shape[:-4]
-        checks.broadcastable(dict(zip(("state", "x"), batches, strict=True)))
-        batch = torch.broadcast_shapes(*batches)
-        parts = (part.expand(*batch, *part.shape[len(batches[0]) :]) for part in state)
-        return DNCState(*parts), x.expand(*batch, *x.shape[-4:])
+        own = state.memory.ndim - 2
+        x = self.with_batch(x, state.memory.shape[:own])
+        return DNCState(*(part.expand(*x.shape[:-4], *part.shape[own:]) for part in state)), x

@@ -130,6 +130,7 @@ class GPM(CodecModel):
         """The terms of reading images from a memory, whoever wrote it, with noise as it is charged."""
         self.check_images(x, "Q")
         self.check_state(state, Written, M=self.M0.shape)
+        x = self.with_batch(x, state.M.shape[:-2])
         return self.read_terms(state.M, x, self.encode(x), self.config.memory == "exact", "charged", generator)
 
     def read_terms(
@@ -150,8 +151,8 @@ class GPM(CodecModel):
         return Terms(*self.log_lik(x, w @ M, z), memory.kl_weights(mean, self.weight_var))
 
     def blank(self, batch: tuple[int, ...] = ()) -> Written:
-        """The memory that gives addresses."""
-        return Written(self.M0.expand(*batch, *self.M0.shape))
+        """Zeros, which is W⁺Z of no codes: a code that is 0 has the address 0, and weighs nothing beside others."""
+        return Written(self.M0.new_zeros(*batch, *self.M0.shape))
 
     def extra_scores(
         self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None

@@ -158,6 +158,7 @@ class Hopfield(Model):
         """ln p(x | memory) of other images too."""
         self.check_images(x, "Q")
         self.check_state(state, Patterns, v=("N", self.size))
+        x = self.with_batch(x, state.v.shape[:-2])
         if self.codec is not None:
             return Terms(mixture(self.codec.decode(state.v), x))
         stored = state.v.unflatten(-1, self.config.image)

@@ -135,6 +135,7 @@ class KM(CodecModel, Parameters):
         """The terms of reading images from a memory, whoever wrote it."""
         self.check_images(x, "Q")
         self.check_memory(state)
+        x = self.with_batch(x, state.R.shape[:-2])
         return self.read_terms(state, x, self.encode(x), self.config.memory == "exact", generator)
 
     def read_terms(

@@ -83,6 +83,7 @@ class Nearest(Model):
         """ln p(x | memory) of other images too."""
         self.check_images(x, "Q")
         self.check_state(state, Stored, images=("N", *self.config.image))
+        x = self.with_batch(x, state.images.shape[:-4])
         return Terms(mixture(around(state.images, self.noise, self.config.binary), x))
 
     def recall(

@@ -63,6 +63,7 @@ class VAE(CodecModel):
     ) -> Terms:
         """The terms of E_q ln p(x | z) − KL(q(z | x) ‖ p(z)), with one draw z = mean + √var ε; nothing is kept."""
         self.check_images(x, "T")
+        self.first(x, written, -4)  # which is checked, and changes nothing
         q = self.posterior(x)
         return Terms(self.decode(q.draw(generator)).log_prob(x), kl_weights=q.kl())
 
@@ -70,8 +71,9 @@ class VAE(CodecModel):
         self, state: Nothing, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
     ) -> Terms:
         """The same as without a memory."""
+        self.check_images(x, "Q")
         self.check_state(state, Nothing, nothing=(0,))
-        return self.forward(x, generator)
+        return self.forward(self.with_batch(x, state.nothing.shape[:-1]), generator)
 
     def importance(
         self, x: Float[Tensor, "*b c h w"], k: int = DRAWS, generator: torch.Generator | None = None
@@ -104,11 +106,10 @@ class VAE(CodecModel):
     def write(self, x: Float[Tensor, "*b T c h w"], state: Nothing | None = None) -> Nothing:
         """Keep nothing."""
         self.check_images(x, "T")
-        batch = tuple(x.shape[:-4])
         if state is not None:
             self.check_state(state, Nothing, nothing=(0,))
-            batch = self.batch(state, batch)
-        return Nothing(x.new_empty(*batch, 0))
+            x = self.with_batch(x, state.nothing.shape[:-1])
+        return Nothing(x.new_empty(*x.shape[:-4], 0))
 
     def recall(
         self,
@@ -121,7 +122,7 @@ class VAE(CodecModel):
         """x ← mode p(x | z = mean of q(z | x)), iterated."""
         self.check_recall(x, steps, method, options)
         self.check_state(state, Nothing, nothing=(0,))
-        x = x.expand(*self.batch(state, tuple(x.shape[:-4])), *x.shape[-4:])
+        x = self.with_batch(x, state.nothing.shape[:-1])
         return self.iterate((self.encode(x), None), itself, steps)
 
     def sample(
@@ -142,11 +143,6 @@ class VAE(CodecModel):
     def kept(self, length: int) -> int:
         """Nothing."""
         return 0
-
-    def batch(self, state: Nothing, other: tuple[int, ...]) -> tuple[int, ...]:
-        """The batch axes of memories and of images together."""
-        checks.broadcastable({"state": state.nothing.shape[:-1], "x": torch.Size(other)})
-        return tuple(torch.broadcast_shapes(state.nothing.shape[:-1], other))
 
 
 def itself(z: Float[Tensor, "*b Q C"]) -> Read:

@@ -1,0 +1,100 @@
+"""Put the scores of runs that differ in their seed together: results/evaluation/seeds.json.
+
+    kanerva train omniglot-km --seed 1 --out runs/omniglot-km-seed1
+    kanerva evaluate runs/omniglot-km-seed1 --images 20480 --json > km1.json
+    python benchmarks/seeds.py "one H200" results/evaluation/omniglot-km.json km1.json …
+
+The first word says what the runs were trained on, the others are files that `kanerva evaluate --json` wrote. Which
+preset, seed and steps a score is of is read from its checkpoint, which must still be there.
+"""
+
+import dataclasses
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+from kanerva import PRESETS, RunConfig, models
+from kanerva.experiments import base
+from kanerva.fields import from_dict, to_dict
+
+OUT = Path(__file__).parents[1] / "results" / "evaluation" / "seeds.json"
+# What two runs of one row may differ in: how they are computed, logged and kept, and of course the seed.
+FREE = ("seed", "device", "log_every", "evaluate_every", "evaluate_images", "save_every", "keep_every")
+# What is taken over from a score, where it is there.
+SCORES = ("nats", "nats_stderr", "kl_memory", "new", "blank", "extra")
+
+
+def main(device: str, files: list[str]) -> None:
+    """Write the file."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for file in files:
+        row, run = scored(json.loads(Path(file).read_text()), device)
+        rows.setdefault(row, []).append(run)
+    found = {row: summary(sorted(runs, key=lambda run: run["seed"])) for row, runs in rows.items()}
+    base.save(OUT, {"command": f"python benchmarks/seeds.py {json.dumps(device)} SCORE.json …", "rows": found})
+
+
+def scored(score: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
+    """The row that a score belongs to, and what is to be said of its run."""
+    place = score["checkpoint"]
+    _, _, about = models.read(place)
+    if about["crc32"] != score["crc32"]:
+        raise ValueError(
+            f"{place}: expected the checkpoint that was scored, {score['crc32']}, got {about['crc32']}"
+        )
+    run = from_dict(RunConfig, about["run"], place)
+    row = preset(run, place)
+    if run.train.steps != PRESETS[row][1].train.steps:
+        row += f" --steps {run.train.steps}"
+    if about["step"] != run.train.steps:
+        raise ValueError(f"{place}: expected a run of {run.train.steps} steps, got {about['step']} of them")
+    train = f"kanerva train {row} --seed {run.train.seed}" + (f" --out {place}" if Path(place).is_dir() else "")
+    return row, {
+        "seed": run.train.seed,
+        "steps": about["step"],
+        **{name: score[name] for name in SCORES if score.get(name) is not None},
+        "crc32": score["crc32"],
+        "train": train,
+        "evaluate": f"kanerva evaluate {place} --images {score['images']} --json",
+        "device": device,
+        "seconds": about["seconds"],
+    }
+
+
+def preset(run: RunConfig, place: str) -> str:
+    """The preset of a run, whatever its steps."""
+    for name, (_, config) in PRESETS.items():
+        train = {key: getattr(config.train, key) for key in FREE} | {"steps": config.train.steps}
+        same = dataclasses.replace(run, train=dataclasses.replace(run.train, **train))
+        if to_dict(same) == to_dict(config):
+            return name
+    raise ValueError(f"{place}: expected a run of a preset, whatever its seed and steps, got other settings")
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Runs, and the mean and standard deviation over seeds of what all of them have."""
+    if len({run["seed"] for run in runs}) != len(runs):
+        raise ValueError(f"expected a seed once in a row, got {[run['seed'] for run in runs]}")
+    columns: dict[str, list[float]] = {}
+    for run in runs:
+        for name, value in numbers(run).items():
+            columns.setdefault(name, []).append(value)
+    every = {name: values for name, values in columns.items() if len(values) == len(runs)}
+    spread = {name: {"mean": statistics.mean(v), "std": statistics.stdev(v)} for name, v in every.items()}
+    return {"runs": runs, "seeds": len(runs), **spread}
+
+
+def numbers(run: dict[str, Any]) -> dict[str, float]:
+    """The scores of a run by name; of those with a standard error, the mean."""
+    found = {name: run[name] for name in ("nats", "kl_memory", "new", "blank") if name in run} | run.get(
+        "extra", {}
+    )
+    return {name: value["mean"] if isinstance(value, dict) else value for name, value in found.items()}
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 4:
+        sys.exit(__doc__)
+    main(sys.argv[1], sys.argv[2:])
