@@ -1,5 +1,6 @@
 """Scores and what they mean: stored and new images, a blank memory, a memory that is drawn and charged."""
 
+import dataclasses
 import math
 
 import pytest
@@ -75,3 +76,20 @@ def test_a_memory_that_is_drawn_and_charged_is_a_bound_of_its_own() -> None:
     mean = objective.nats(m(x.expand(many, *x.shape), generator)) + kl
     # reading a memory that is uncertain costs more, or the test could not tell the two apart
     assert said.mean() - mean.mean() > 4 * (said.var() / many + mean.var() / many).sqrt()
+
+
+@torch.no_grad()
+def test_with_drawn_training_descends_the_strict_bound() -> None:
+    """The loss is that score, draw for draw; and L_AE. Scores outside training stay those of the mean."""
+    m = model()
+    strict = DKM(dataclasses.replace(m.config, drawn=True)).double()
+    strict.load_state_dict(m.state_dict())
+    x, generator = images().images(torch.arange(4)).double(), torch.Generator()
+    said = m.extra_scores(x, generator.manual_seed(1))["M drawn and charged"]
+    terms = strict.train()(x, generator.manual_seed(1))
+    torch.testing.assert_close(-objective.bound(terms) / 4, said)
+    assert terms.log_lik_auto is not None
+    (online,) = strict.online(x[:1], 0, generator.manual_seed(1))
+    assert not torch.equal(online.log_lik, m.online(x[:1], 0, generator.manual_seed(1))[0].log_lik)
+    for one, other in zip(strict.eval()(x, generator.manual_seed(1)), m(x, generator.manual_seed(1)), strict=True):
+        assert torch.equal(one, other)

@@ -32,6 +32,9 @@ class DKMConfig(CodecModelConfig):
     """Address-and-update rounds for each pattern written (the optional step of Algorithm 1)."""
     block: int = 1
     """Patterns addressed against the same memory and written at once; 1 is the paper."""
+    drawn: bool = False
+    """Train by reading from memories drawn from q(M), so that L_T is a strict bound, not from their means (the
+    paper)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,7 +83,7 @@ class DKM(CodecModel, Parameters):
             self.prior(tuple(x.shape[:-4])), self.first(z, written), self.noise_var, *self._how()
         )
         kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
-        return self._terms(x, z, state, inverse, generator)._replace(kl_memory=kl_memory)
+        return self._terms(x, z, state, inverse, generator, self._draws)._replace(kl_memory=kl_memory)
 
     def blank(self, batch: tuple[int, ...] = ()) -> MemoryState:
         """The memory before anything is written."""
@@ -126,7 +129,9 @@ class DKM(CodecModel, Parameters):
             state, w2 = self._write(before, z[..., t - 1 : t, :])
             w, done = torch.cat([w, w1, w2], dim=-2), t
             inverse = self.inverse(state)
-            log_lik, log_lik_auto = self._log_lik(x[..., :t, :, :, :], z[..., :t, :], state, w, inverse, generator)
+            log_lik, log_lik_auto = self._log_lik(
+                x[..., :t, :, :, :], z[..., :t, :], state, w, inverse, generator, self._draws
+            )
             kl = memory.kl_memory(state, before) + memory.kl_memory(before, prior)
             bounds.append(Terms(log_lik, log_lik_auto, self.kl_weights(w, inverse), kl))
         return bounds[::-1]
@@ -256,6 +261,11 @@ class DKM(CodecModel, Parameters):
     def _write(self, state: MemoryState, z: Float[Tensor, "*b T C"]) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
         return kernels.write(state, z, self.noise_var, *self._how())
 
+    @property
+    def _draws(self) -> bool:
+        """Whether images are read from memories that are drawn."""
+        return self.config.drawn and self.training
+
     def _how(self) -> tuple[int, int, str]:
         return self.config.iterations, self.config.block, self.backend
 
@@ -266,10 +276,14 @@ class DKM(CodecModel, Parameters):
         state: MemoryState,
         inverse: Inverse,
         generator: torch.Generator | None,
+        drawn: bool = False,
     ) -> Terms:
-        """The terms of reading images where their codes are found best: all but KL(M)."""
+        """The terms of reading images where their codes are found best: all but KL(M).
+
+        drawn: they are read from M ~ q(M), with the weights that its mean R gives them.
+        """
         w = memory.address(z, state, self.noise_var, inverse)
-        log_lik, log_lik_auto = self._log_lik(x, z, state, w, inverse, generator)
+        log_lik, log_lik_auto = self._log_lik(x, z, state, w, inverse, generator, drawn)
         return Terms(log_lik, log_lik_auto, self.kl_weights(w, inverse))
 
     def _log_lik(
@@ -280,7 +294,9 @@ class DKM(CodecModel, Parameters):
         w: Float[Tensor, "*b T K"],
         inverse: Inverse,
         generator: torch.Generator | None,
+        drawn: bool = False,
     ) -> tuple[Float[Tensor, "*b T"], Float[Tensor, "*b T"]]:
         """ln p(x) from the memory with sampled weights, and from the codes themselves; one pass of the decoder."""
-        read = memory.read(state, self.draw_weights(w, state, inverse, generator))
+        M = memory.sample(state, generator) if drawn else state.R
+        read = memory.read(MemoryState(M, state.U), self.draw_weights(w, state, inverse, generator))
         return self.log_lik(x, read, z)
