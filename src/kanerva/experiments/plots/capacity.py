@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -64,5 +65,5 @@ def dress(axes: Axes, results: list[dict[str, Any]], name: str) -> None:
     if name == "right":
         axes.set_ylim(min(0.9, axes.get_ylim()[0]), 1.005)
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}")
-    else:
-        axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))  # nats of a density may be negative
+    elif min(np.min(line.get_ydata()) for line in axes.lines) >= 0:  # nats of a density may be negative
+        axes.set_ylim(bottom=0)
