@@ -1,6 +1,7 @@
-"""Make a run's model one that comes with the package: src/kanerva/weights/NAME.safetensors.
+"""Make a run's model one that comes with the package: src/kanerva/weights/NAME.safetensors; or a file of its own.
 
     python benchmarks/ship.py runs/mazes mazes
+    python benchmarks/ship.py runs/mazes-wide results/models/mazes-wide.safetensors
 
 The averaged weights where there are any, with what the run says of itself. Where float32 would take more than 5 MB,
 matrices are rounded to float16, which `kanerva.load` makes float32 again; the scores of both are printed, so that
@@ -9,6 +10,7 @@ it needs.
 """
 
 import sys
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -25,7 +27,7 @@ def main(place: str, name: str) -> None:
     """Write the file, and score what went in and what comes out."""
     tensors, about = storage.load(storage.find(place))
     weights = storage.part(tensors, "average.") or storage.part(tensors, "model.")
-    path = storage.WEIGHTS / f"{name}.safetensors"
+    path = Path(name) if name.endswith(".safetensors") else storage.WEIGHTS / f"{name}.safetensors"
     if sum(x.numel() * x.element_size() for x in weights.values()) > MOST:
         weights = {key: rounded(x) for key, x in weights.items()}
     storage.save(path, {f"model.{key}": x for key, x in weights.items()}, about)

@@ -88,9 +88,28 @@ def paper() -> Table:
         over_seeds("omniglot-paper", "the same, to the letter: `kanerva train omniglot-paper`"),
         kept_to("omniglot", 'the same memory, our best: `kanerva.load("omniglot")`'),
         ["DMLab frames, 64×200, bits per dimension: the paper", "2.75", None, None],
-        kept_to("mazes", 'our mazes, the same memory, our best: `kanerva.load("mazes")`'),
+        kept_to("mazes-wide", "our mazes, the same memory, our best: `kanerva train mazes`"),
+        kept_to("mazes", 'the same with a codec of a third of the filters: `kanerva.load("mazes")`'),
     ]
     return Table(["lower is better", "stored images", "KL(M)/T", "their sum, which is trained"], rows)
+
+
+FRAMES = {
+    "mazes-wide": "`kanerva train mazes`, in results/models",
+    "mazes": '`kanerva.load("mazes")`: a codec of a third of the filters',
+    "mazes-vae": "a VAE without a memory, of an earlier preset: no linear part",
+}
+"""The models of the table of mazes, by the names of their files in results/evaluation/."""
+
+
+def frames() -> Table:
+    """What a frame of the mazes costs, by what is charged and by what the memory holds."""
+    head = ["bits per dimension, lower is better", "stored frames", "KL(M)/T", "their sum", "parameters", "steps"]
+    found = {name: load(f"evaluation/{name}") for name in FRAMES}
+    return Table(
+        head,
+        [[*kept_to(name, FRAMES[name]), one.get("parameters"), one.get("step")] for name, one in found.items()],
+    )
 
 
 def kept_to(name: str, label: str) -> list[Any]:
@@ -102,6 +121,8 @@ def kept_to(name: str, label: str) -> list[Any]:
     if (bits := found.get("bits_per_dimension")) is None:
         return [label, {"mean": nats, "stderr": error}, f"{memory:.2f}", f"{nats + memory:.2f}"]
     one = math.log(2) * FRAME  # nats in a bit per dimension
+    if memory is None:
+        return [label, {"mean": bits, "stderr": error / one}, None, None]
     return [label, {"mean": bits, "stderr": error / one}, f"{memory / one:.3f}", f"{bits + memory / one:.3f}"]
 
 
@@ -263,9 +284,9 @@ def tried(values: dict[str, Any]) -> list[Any]:
     return [values["wrong"], Share(values["right"]), Share(values["rose"])]
 
 
-def colour() -> Table:
+def colour(name: str) -> Table:
     """The same for mazes, where pixels have real values: errors, and how far above the cue's the PSNR is."""
-    found = load("denoising/mazes")
+    found = load(f"denoising/{name}")
     what = f"{found['config']['steps']} steps of recall, {found['config']['episodes']} memories"
     ways = ("least-squares (the paper's)", "descent")
     parts = ("root mean square error", "PSNR, dB", "right frame")
@@ -350,10 +371,12 @@ TABLES: dict[str, Callable[[], Table]] = {
     "goals": goals,
     "more": more,
     "seeds": seeds,
+    "frames": frames,
     "rivals": rivals,
     "costs": costs,
     "denoising": denoising,
-    "colour": colour,
+    "colour": partial(colour, "mazes"),
+    "colour-wide": partial(colour, "mazes-wide"),
     "recall": recall,
     "speed": speed,
     "layer": partial(layer, "cpu"),

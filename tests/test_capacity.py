@@ -105,6 +105,23 @@ def test_numbers_and_their_shape() -> None:
     assert result(config=grey)["unit"] == "RMS difference"
 
 
+def test_images_that_are_not_binary_have_their_error_in_bits() -> None:
+    """Nats of a density may be negative: the curve has to be inside of its axes."""
+    numbers = result(config=dataclasses.replace(SMALL, likelihood="gaussian"))
+    (nats, *_), (bits, *_) = (numbers["curves"][0][name]["mean"] for name in ("nats", "bits"))
+    assert bits == pytest.approx(objective.bits_per_dimension(nats, images().pixels[0].numel()), rel=1e-6)
+    assert Capacity.table(numbers).head[1] == "bits per dimension"
+    for curves in numbers["curves"]:
+        curves["nats"]["mean"] = [-9000.0, -8000.0]
+    left = plots.figures({"models": [{"name": "grey", "result": numbers}]})[""].axes[0]
+    assert left.get_ylabel() == "retrieval error (bits per dimension)"
+    assert left.lines[0].get_ydata().tolist() == numbers["curves"][0]["bits"]["mean"]
+    for curves in numbers["curves"]:  # as results were before
+        del curves["bits"]
+    low, high = plots.figures({"models": [{"name": "grey", "result": numbers}]})[""].axes[0].get_ylim()
+    assert low < -9000 < -8000 < high
+
+
 @pytest.mark.parametrize("models", [1, 3])
 def test_figures_are_drawn_from_the_file(models: int) -> None:
     numbers = result()

@@ -234,6 +234,8 @@ def test_numbers_of_a_run(config: DKMConfig) -> None:
     if config is SMALL:
         wrong = (pictures[0] != pictures[1]).reshape(10, -1).sum(-1)
         assert sorted(wrong.tolist()) == numbers["cues"]["stored"]["first"]
+    counted = "wrong pixels" if config is SMALL else "values off by more than a grey level"
+    assert FixedPoints.table(numbers).rows[1][0] == f"{counted} at the end"
 
 
 @torch.no_grad()

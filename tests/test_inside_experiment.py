@@ -1,5 +1,6 @@
 """The experiment inside: its numbers are those of a plain count, and its figures come from its file alone."""
 
+import copy
 import functools
 import io
 from typing import Any
@@ -143,6 +144,16 @@ def test_what_is_not_found_is_blank_in_the_picture() -> None:
     assert (2 * base.unpack(shown["memory"]["R"]) - 1).tolist() == [pytest.approx([0.25, -1], abs=0.01)]
 
 
+def test_where_nothing_is_found_a_picture_in_colour_is_white() -> None:
+    written = torch.rand(3, 3, 2, 2) * 2 - 1
+    state = MemoryState(torch.tensor([[0.5, -2.0]]), torch.tensor([[0.25]]))
+    shown = inside.show(state, written, written[:0], torch.tensor([], dtype=torch.long))
+    assert not shown["beside"]["binary"]
+    assert base.unpack(shown["beside"]).min() > 0.99
+    title = figures.picture({"binary": False, "picture": shown}).axes[2].get_title()
+    assert title == "found in it without a cue: 0 of 3"
+
+
 def test_recall_is_measured_at_its_end() -> None:
     x = bits("1111", "0000", "1010")[None]
     last = bits("1111", "1111", "1110")[None]
@@ -210,6 +221,18 @@ def test_the_table() -> None:
     cell = result()["recall"][0]
     assert rows["10 % flips: wrong pixels"] == [cell["inside"]["wrong"], cell["alone"]["wrong"]]
     assert {len(row) for row in table.text().rows} == {3}
+
+
+def test_of_nothing_found_or_certified_there_is_no_error() -> None:
+    found = copy.deepcopy(result())
+    found["contents"]["found"]["mean"] = [0.0, 0.0]
+    for cell in found["recall"]:
+        cell["inside"]["certified"] = {"mean": 0.0, "stderr": 0.0}
+    rows = {name: cells for name, *cells in Inside.table(found).text().rows}
+    assert rows["6 images, wrong pixels of those found"][0] == "–"
+    assert rows["10 % flips: of these, not the right image"][0] == "–"
+    assert figures.recall(found).axes[2].get_title() == "certified: none"
+    assert figures.recall(result()).axes[2].get_title() == "certified; of these, 0 % wrong"
 
 
 # figures

@@ -1,5 +1,6 @@
 """The models that come with the package are what their cards say."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import pytest
 import torch
 
 import kanerva
-from kanerva import storage
+from kanerva import RunConfig, storage
+from kanerva.commands import parse
 from kanerva.data import corruption
 from kanerva.experiments.base import distances, distinct
+from kanerva.fields import from_dict
 from test_omniglot import REAL, real
 
 
@@ -25,6 +28,19 @@ def test_a_model_comes_with_its_card(name: str) -> None:
     _, about = storage.load(path)
     assert f"{about['step']:,} steps" in card
     assert about["run"]["data"]["dataset"] == name.split("-")[0]
+
+
+@pytest.mark.parametrize("name", storage.shipped())
+def test_a_card_has_the_command_that_trained_its_model(name: str) -> None:
+    """Also when the preset has changed since."""
+    card = storage.find(name).with_suffix(".md").read_text()
+    command = re.search(r"\*\*Training\*\* \| `kanerva train ([^`]+)`", card)
+    assert command
+    said = parse("train", command[1].split()).config
+    run = from_dict(RunConfig, storage.load(storage.find(name))[1]["run"], "run")
+    assert dataclasses.replace(said.model, image=run.model.image, likelihood=run.model.likelihood) == run.model
+    logged = ("log_every", "evaluate_every", "evaluate_images", "save_every")  # which change nothing of the model
+    assert dataclasses.replace(said.train, **{key: getattr(run.train, key) for key in logged}) == run.train
 
 
 def test_every_list_of_pretrained_models_is_whole() -> None:

@@ -1,11 +1,14 @@
 """From terms to numbers: bounds, loss and scores. The only place where terms are weighed."""
 
 import math
+from typing import TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
 
 from .terms import Terms
+
+Number = TypeVar("Number", float, Tensor)
 
 
 def bound(terms: Terms) -> Float[Tensor, "*b"]:
@@ -55,6 +58,6 @@ def parts(terms: Terms) -> dict[str, Float[Tensor, "*b"]]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def bits_per_dimension(nats_per_image: float, dimensions: int) -> float:
+def bits_per_dimension(nats_per_image: Number, dimensions: int) -> Number:
     """Bits per dimension of 256-level images scaled to [−1, 1), where a level is 1/128 wide [sec. 4]."""
     return 7 + nats_per_image / (dimensions * math.log(2))

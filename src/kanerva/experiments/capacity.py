@@ -93,9 +93,19 @@ class Capacity(Experiment):
         kept = result.get("kept", [None] * len(lengths))  # which earlier results do not say
         for classes, curves in zip(result["classes"], result["curves"], strict=True):
             for i in sorted({0, len(lengths) - 1}):
-                nats, apart, right = (point(curves[name], i) for name in ("nats", "distance", "right"))
-                rows.append([f"{lengths[i]} images of {classes} classes", nats, apart, Share(right), kept[i]])
-        return Table(["", "nats per image", result["unit"], "nearest to the right image", "floats kept"], rows)
+                error, apart, right = (point(curves[name], i) for name in (score(result), "distance", "right"))
+                rows.append([f"{lengths[i]} images of {classes} classes", error, apart, Share(right), kept[i]])
+        named = SCORES[score(result)]
+        return Table(["", named, result["unit"], "nearest to the right image", "floats kept"], rows)
+
+
+SCORES = {"nats": "nats per image", "bits": "bits per dimension"}
+"""The paper's error of binary images, and of others."""
+
+
+def score(result: dict[str, Any]) -> str:
+    """Which of the two a result has."""
+    return "bits" if "bits" in result["curves"][0] else "nats"
 
 
 def measure(
@@ -106,7 +116,10 @@ def measure(
     for some in x.split(max(1, AT_ONCE // x.shape[1])):
         terms = model(model.dequantise(some, generator), generator)
         parts.append({**objective.parts(terms), **readout(model, some)})
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    if not model.config.binary:  # whose nats, of a density, may be negative
+        found["bits"] = objective.bits_per_dimension(found["nats"], x[0, 0].numel())
+    return found
 
 
 def readout(model: Model, x: Float[Tensor, "B T c h w"]) -> dict[str, Float[Tensor, "B"]]:

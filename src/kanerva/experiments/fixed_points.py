@@ -112,9 +112,9 @@ class FixedPoints(Experiment):
             return lambda found: Share(found["smooth"]["radius"][place]["stable"])
 
         wanted: tuple[tuple[str, Callable[[dict[str, Any]], Any]], ...] = (
-            ("wrong pixels after one step", lambda found: point(found["wrong"], 0)),
-            ("wrong pixels at the end", lambda found: point(found["wrong"], -1)),
-            ("at most 5 % of pixels wrong at the end", within),
+            (f"{unit(result)} after one step", lambda found: point(found["wrong"], 0)),
+            (f"{unit(result)} at the end", lambda found: point(found["wrong"], -1)),
+            (f"{unit(result)} at the end: at most 5 %", within),
             ("nearest to the right image at the end", lambda found: Share(found["right"])),
             ("ends at a fixed point", lambda found: Share(found["ends"]["fixed"])),
             ("ends in a cycle", lambda found: Share(found["ends"]["cycle"])),
@@ -126,6 +126,11 @@ class FixedPoints(Experiment):
         both = [result["cues"][name] for name in ("stored", "others")]
         rows = [[label, *map(pick, both)] for label, pick in wanted]
         return Table(["", "from stored images", "from other images"], rows)
+
+
+def unit(result: dict[str, Any]) -> str:
+    """What is counted: see `differ`."""
+    return "wrong pixels" if result["examples"]["binary"] else "values off by more than a grey level"
 
 
 class Smooth(NamedTuple):

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .. import checks
 from ..data import ClassImages, corruption
+from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM, Model, Recall
 from ..recall.frame import EXACT, Frames, fit
@@ -162,13 +163,15 @@ class Inside(Experiment):
         for i, load in enumerate(found["loads"]):
             shares = {"found": "found without a cue", "exact": "and to the last pixel", "false": "false ones"}
             rows += [[f"{load} images, {name}", Share(point(found[key], i)), None] for key, name in shares.items()]
-            rows.append([f"{load} images, {unit} of those found", point(found["wrong"], i), None])
+            error = point(found["wrong"], i) if found["found"]["mean"][i] else None
+            rows.append([f"{load} images, {unit} of those found", error, None])
         for cell in result["recall"]:
             both = [cell[how] for how in INSIDE]
             rows.append([f"{cell['name']}: {unit}", *(values["wrong"] for values in both)])
             rows.append([f"{cell['name']}: nearest to the right image", *(Share(v["right"]) for v in both)])
             rows.append([f"{cell['name']}: certified", Share(both[0]["certified"]), None])
-            rows.append([f"{cell['name']}: of these, not the right image", Share(both[0]["mistaken"]), None])
+            mistaken = Share(both[0]["mistaken"] if both[0]["certified"]["mean"] else None)
+            rows.append([f"{cell['name']}: of these, not the right image", mistaken, None])
         return Table(["", "looking inside", "from the cue alone"], rows)
 
     def count(self, model: DKM, x: Float[Tensor, "B T c h w"], generator: torch.Generator) -> dict[str, Any]:
@@ -393,7 +396,7 @@ def show(
     which: Int64[Tensor, "n"],
 ) -> dict[str, Any]:
     """What was written, the memory, and what was found, in the same order and blank where it was not."""
-    blank = 0.0 if base.is_binary(written) else 1.0
+    blank = 0.0 if base.is_binary(written) else 1 - LEVEL  # white: a sheet of ones alone would be taken for ink
     beside = torch.full_like(written, blank)
     beside[which[which >= 0]] = found[which >= 0]
     rows = -(-len(written) // COLUMNS)

@@ -93,7 +93,7 @@ def landmarks(axes: Axes, points: dict[str, Any], middle: Any, marker: str, labe
     """Points of the plane, each with the image that the memory decodes there."""
     packed = points["decoded"]
     for place, image in zip(np.array(points["places"]), unpack(packed)[0], strict=True):
-        style = {"mew": 0.5, "ms": 13} if marker == "*" else {"mew": 2, "ms": 7}
+        style = {"mew": 0.5, "ms": 13} if marker == "*" else {"mew": 2, "ms": 7, "zorder": 5}  # above images
         axes.plot(*place, marker, color=COLOURS[4], mec="black", label=label, **style)
         picture = 1 - image[0] if packed["binary"] else image.transpose(1, 2, 0).squeeze()
         way = (place - middle) / (np.linalg.norm(place - middle) + 1e-9)

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..capacity import SCORES, score
 from . import curve
 
 
@@ -15,7 +17,7 @@ def figures(results: dict[str, Any]) -> dict[str, Figure]:
 
 def one(result: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(10, 3.1), layout="constrained")
-    for axes, name in zip(figure.subplots(1, 3), ("nats", "distance", "right"), strict=True):
+    for axes, name in zip(figure.subplots(1, 3), (score(result), "distance", "right"), strict=True):
         for number, (classes, curves) in enumerate(zip(result["classes"], result["curves"], strict=True)):
             curve(axes, result["lengths"], curves[name], f"{classes} classes", number)
         dress(axes, [result], name)
@@ -29,7 +31,7 @@ def one(result: dict[str, Any]) -> Figure:
 
 def several(models: list[dict[str, Any]]) -> Figure:
     first = models[0]["result"]
-    columns, names = first["classes"], ("nats", "distance")
+    columns, names = first["classes"], (score(first), "distance")
     figure = Figure(figsize=(3.3 * len(columns), 5.2), layout="constrained")
     grid = figure.subplots(2, len(columns), sharey="row", sharex=True, squeeze=False)
     for row, name in zip(grid, names, strict=True):
@@ -50,7 +52,7 @@ def several(models: list[dict[str, Any]]) -> Figure:
 
 def label(name: str, result: dict[str, Any]) -> str:
     return {
-        "nats": "retrieval error (nats per image)",
+        **{key: f"retrieval error ({unit})" for key, unit in SCORES.items()},
         "distance": f"{result['unit']} of one read-out",
         "right": "nearest to the right image (%)",
     }[name]
@@ -63,5 +65,5 @@ def dress(axes: Axes, results: list[dict[str, Any]], name: str) -> None:
     if name == "right":
         axes.set_ylim(min(0.9, axes.get_ylim()[0]), 1.005)
         axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}")
-    else:
+    elif min(np.min(line.get_ydata()) for line in axes.lines) >= 0:  # nats of a density may be negative
         axes.set_ylim(bottom=0)

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ..fixed_points import unit
 from . import COLOURS, curve, sheet
 
 KINDS = {"stored": "stored images", "others": "other images"}
@@ -28,7 +29,7 @@ def paths(models: list[dict[str, Any]]) -> Figure:
         for number, (kind, name) in enumerate(KINDS.items()):
             wrong = result["cues"][kind]["wrong"]
             curve(left, range(1, len(wrong["mean"]) + 1), wrong, f"from {name}", number, markevery=[0, -1])
-        left.set(xscale="log", xlabel="step of recall", ylabel="wrong pixels")
+        left.set(xscale="log", xlabel="step of recall", ylabel=unit(result))
         left.set_title(f"{model['name']}: distance from the right,\nor else the nearest, stored image")
         left.xaxis.set_major_formatter(lambda step, _: f"{step:g}")
         left.set_ylim(bottom=0)
@@ -47,7 +48,7 @@ def cumulative(axes: Axes, result: dict[str, Any]) -> None:
         axes.axvline(limit * result["pixels"], color="0.5", linestyle=":", linewidth=0.9)
         axes.text(limit * result["pixels"], 1.01, f"{100 * limit:g} %", fontsize=7, ha="center", va="bottom")
     axes.set_title(f"from stored images, {100 * stored['within']['first'][0]['mean']:.0f} % exactly fixed", pad=14)
-    axes.set(xlabel="wrong pixels, at most", ylabel="% of stored images")
+    axes.set(xlabel=f"{unit(result)}, at most", ylabel="% of stored images")
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}")
     axes.set_xlim(left=-0.5)
     axes.legend(loc="lower right", bbox_to_anchor=(0.97, 0))

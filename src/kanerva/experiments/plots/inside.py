@@ -32,7 +32,8 @@ def picture(result: dict[str, Any]) -> Figure:
     middle.set_title(f"what is kept:\nR {sizes(part['memory']['R'])} and U {sizes(part['memory']['U'])}")
     pixels = "wrong pixel" if part["wrong"] == 1 else "wrong pixels"
     wrong = f"{part['wrong']:g} {pixels}" if result["binary"] else f"error {part['wrong']:.2g}"
-    right.set_title(f"found in it without a cue: {part['found']} of {part['images']}, {wrong}")
+    some = f", {wrong}" if part["found"] else ""
+    right.set_title(f"found in it without a cue: {part['found']} of {part['images']}{some}")
     return figure
 
 
@@ -157,7 +158,7 @@ def recall(result: dict[str, Any]) -> Figure:
             y = np.arange(len(cells)) + (0.19, -0.19)[number]
             widths, error = ([value[name] for value in values] for name in ("mean", "stderr"))
             axes.barh(y, widths, 0.36, xerr=error, color=COLOURS[(1, 0)[number]], label=label, ecolor="0.3")
-            note(axes, y, values, key)
+            note(axes, y, values, "{:.1f} %" if key != "wrong" else "{:.2f}" if result["binary"] else "{:.3g}")
         axes.set_title(title)
         axes.grid(visible=False, axis="y")
         axes.margins(x=0.2)
@@ -165,15 +166,22 @@ def recall(result: dict[str, Any]) -> Figure:
             axes.xaxis.set_major_formatter(PercentFormatter(1))
             axes.set_xticks([0, 0.5, 1])
     panels[0].set_yticks(range(len(cells)), [cell["name"] for cell in cells])
-    mistaken = 100 * float(np.mean([cell["inside"]["mistaken"]["mean"] for cell in cells]))
-    panels[2].set_title(f"certified; of these, {mistaken:.2g} % wrong")
+    panels[2].set_title(certificates([cell["inside"] for cell in cells]))
     legend(figure, columns=2)
     return figure
 
 
-def note(axes: Axes, y: Any, values: list[dict[str, float]], key: str) -> None:
-    """The number at the end of each bar."""
+def certificates(cells: list[dict[str, Any]]) -> str:
+    """How many of the certified answers are wrong; where there are none, nothing is right or wrong."""
+    if not any(cell["certified"]["mean"] for cell in cells):
+        return "certified: none"
+    mistaken = 100 * float(np.mean([cell["mistaken"]["mean"] for cell in cells]))
+    return f"certified; of these, {mistaken:.2g} % wrong"
+
+
+def note(axes: Axes, y: Any, values: list[dict[str, float]], form: str) -> None:
+    """The number at the end of each bar, shares in per cent."""
     for place, value in zip(y, values, strict=True):
-        text = f"{value['mean']:.2f}" if key == "wrong" else f"{100 * value['mean']:.1f} %"
+        text = form.format((100 if "%" in form else 1) * value["mean"])
         at = (value["mean"] + value["stderr"], place)
         axes.annotate(text, at, (3, 0), textcoords="offset points", va="center", fontsize=7)
