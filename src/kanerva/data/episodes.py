@@ -96,6 +96,10 @@ class ClassImages:
         """The numbers of images in the classes, least first; on the host, which may have to wait for them once."""
         return tuple(sorted(self.count.tolist()))
 
+    def fewest(self, classes: int | None = None) -> int:
+        """The images that any so many classes have together, or all of them: at least this number."""
+        return sum(self.sizes[:classes])
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of one image, (channels, height, width)."""
@@ -190,10 +194,10 @@ def _distinct(
     (0, 1) for each image (Efraimidis and Spirakis, 2006). Class first, then image: p is 1 / (images of the class).
     """
     n, sizes, device = classes or images.num_classes, images.sizes, images.device
-    if sum(sizes[:n]) < length:
+    if images.fewest(n) < length:
         raise ValueError(
-            f"length: expected at most {sum(sizes[:n])} images that differ, as {n} classes of "
-            f"{images.name}/{images.split} may have no more, got {length}"
+            f"length: expected at most {images.fewest(n)} with distinct images, as {n} of the {images.num_classes} "
+            f"classes of {images.name}/{images.split} may have no more, got {length}"
         )
     chosen = _some(images, batch, n, generator)
     count, which = images.count[chosen][..., None], torch.arange(sizes[-1], device=device)
