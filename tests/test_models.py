@@ -436,7 +436,7 @@ def test_a_wrong_name_is_answered_with_those_there_are() -> None:
     for name, meant in (("nearest", "nearest"), ("neerest", "nearest"), ("omniglott", "omniglot")):
         with pytest.raises(
             FileNotFoundError,
-            match=rf"{name}: no such checkpoint .*omniglot-new; .*kanerva\.create: hopfield, nearest; .*'{meant}'\?",
+            match=rf"{name}: no such .*omniglot-new; .*kanerva\.create: hopfield, nearest; .*'{meant}'\?",
         ):
             kanerva.load(name)
     with pytest.raises(

@@ -186,7 +186,7 @@ def advice(config: RunConfig, images: ClassImages, world: World) -> str:
 
 
 def check_episodes(c: TrainConfig, images: ClassImages) -> None:
-    """Check that there are images enough for every step, not only for the first: lengths change from step to step."""
+    """Check that there are images enough for every step, not only the first: they differ in length."""
     n, name = images.num_classes, f"{images.name}/{images.split}"
     if c.classes is not None and c.classes > n:
         raise ValueError(f"classes: expected at most {n}, the number of classes of {name}, got {c.classes}")
