@@ -75,8 +75,8 @@ def preset(run: RunConfig, place: str) -> str:
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Runs, and the mean and standard deviation over seeds of what all of them have."""
-    if len({run["seed"] for run in runs}) != len(runs):
-        raise ValueError(f"expected a seed once in a row, got {[run['seed'] for run in runs]}")
+    if len({run["seed"] for run in runs}) != len(runs) or len(runs) < 2:
+        raise ValueError(f"expected two seeds or more, each once in a row, got {[run['seed'] for run in runs]}")
     columns: dict[str, list[float]] = {}
     for run in runs:
         for name, value in numbers(run).items():

@@ -128,7 +128,7 @@ def kept_to(name: str, label: str) -> list[Any]:
 
 GOALS: tuple[tuple[str, str | None, float, str, str], ...] = (
     (
-        "32×100, the paper's codec of 99,576 parameters, our training: stored images",
+        "32×100, the paper's codec (99,576 parameters with the memory's), our training: stored images",
         "77.2",
         62,
         "omniglot-small",
@@ -157,7 +157,7 @@ def goals() -> Table:
                 published,
                 f"{most:g}",
                 None if value is None else f"{value:.2f}",
-                value is not None and value <= most,
+                None if value is None else value <= most,
             ]
         )
     return Table(["lower is better", "published", "goal, at most", "measured", "reached"], rows)
@@ -166,8 +166,8 @@ def goals() -> Table:
 def more() -> Table:
     """What is drawn from ten examples of a class: of the class, and new?"""
     found = load("more/omniglot")
-    sets = {one["name"]: one["result"]["sets"] for one in found.get("models", [])}
-    head = [f"{found['config']['episodes']} classes, told from {found['config']['among'] - 1} others"]
+    sets = {one["name"]: one["result"]["sets"] for one in found["models"]}
+    head = [f"{found['config']['episodes']} memories; classes told from {found['config']['among'] - 1} others"]
     for name in sets:
         head += [f"`{name}`: of the class", "pixels from the nearest example"]
     rows = []

@@ -185,8 +185,9 @@ def test_scores_of_several_seeds_are_put_together() -> None:
     assert found["nats"] == {"mean": 2.0, "std": pytest.approx(2**0.5)}
     assert found["other"]["mean"] == 3.0
     assert "new" not in found
-    with pytest.raises(ValueError, match=r"expected a seed once in a row, got \[1, 1\]"):
-        seeds.summary(runs[1:] * 2)
+    for wrong, got in ((runs[1:] * 2, r"\[1, 1\]"), (runs[1:], r"\[1\]")):
+        with pytest.raises(ValueError, match=f"expected two seeds or more, each once in a row, got {got}"):
+            seeds.summary(wrong)
 
 
 def test_a_score_belongs_to_the_preset_and_seed_of_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,17 @@
 """More of a class: draws have the spread of the examples, and are judged as they should be."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
 from kanerva import DKM
 from kanerva.data import ClassImages
-from kanerva.experiments.more import Case, draw, fresh, judge
+from kanerva.experiments.more import Case, More, draw, fresh, judge
+from kanerva.recall.methods import like
 from recalling import generator, model
+from trials import SMALL, run, subject
 
 
 def written() -> tuple[DKM, torch.Tensor]:
@@ -72,9 +76,9 @@ def test_images_are_told_by_the_nearest_held_out_one() -> None:
     other = judge(case.held_out[1], case)
     assert other["right"] == 0
     assert other["apart"] >= 8  # two columns of four
-    assert fresh(case)["right"] == 1  # though each is not told by itself
-    lonely = Case(case.written, torch.stack([case.held_out[0] * torch.tensor([1.0, 0.0])[:, None, None, None]] * 2))
-    assert fresh(lonely)["right"] < 1
+    # real images: those written are told by those held out; the held-out ones have a distance to those written
+    one = Case(case.written, torch.cat([case.held_out[1:2], case.held_out[:1]]))
+    assert fresh(one) == {"right": 0.0, "apart": other["apart"]}
 
 
 def test_too_few_images_of_a_class() -> None:
@@ -82,3 +86,19 @@ def test_too_few_images_of_a_class() -> None:
         ValueError, match="among: expected at most 0, as many classes of images/all as have 6 images"
     ):
         draw(classes(), 3, 2, generator())
+
+
+def test_all_models_have_the_same_classes_and_examples() -> None:
+    """Whatever noise they draw: one of more rows draws more of it for `sample`."""
+    work = More(episodes=3, examples=2, samples=2, among=2, steps=1)
+    found = [run(work, subject(config))["sets"] for config in (SMALL, dataclasses.replace(SMALL, rows=9))]
+    assert found[0]["fresh images"] == found[1]["fresh images"]
+
+
+def test_what_needs_no_memory_is_drawn_from_the_codes_alone() -> None:
+    v = torch.randn(5, 3, generator=generator(), dtype=torch.float64)
+    drawn = like(v, 20_000, generator())
+    assert ((drawn.mean(0) - v.mean(0)).abs() < 5 * v.std(0) / 20_000**0.5).all()
+    torch.testing.assert_close(
+        drawn.T.cov(), v.T.cov(), rtol=0, atol=5 * (2 / 20_000) ** 0.5 * float(v.var(0).max())
+    )

@@ -217,6 +217,23 @@ def test_what_is_read_but_not_written_is_in_the_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"classes": 2, "lengths": (4, 200)}, r"lengths: expected at most \d+, got 200: with --unwritten no image"),
+        ({"classes": 10_000}, r"classes: expected at most \d+, the number of classes of \S+, got 10000"),
+    ],
+    ids=str,
+)
+def test_too_few_images_for_a_later_step_are_seen_before_the_first(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    """Nothing is written then, so the same command with other settings can go to the same folder."""
+    with pytest.raises(ValueError, match=message):
+        kanerva.train(tiny(tmp_path, unwritten=2, **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"unwritten": 32}, "unwritten: expected less than 32, the shortest of lengths, got 32"),

@@ -62,6 +62,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
     if c.batch % world.size:
         raise ValueError(f"batch: expected a multiple of the {world.size} processes, got {c.batch}")
     images, test = config.data.load(world.device)
+    check_episodes(c, images)
     config = dataclasses.replace(config, model=fit(config.model, images))
     warning = advice(config, images, world)
     said = describe(config, world)  # before anything is made: a write that cannot be had is an error
@@ -183,6 +184,19 @@ def advice(config: RunConfig, images: ClassImages, world: World) -> str:
     if model.scale != "one" and world.device.type == "cpu":
         return EXPECT
     return ""
+
+
+def check_episodes(c: TrainConfig, images: ClassImages) -> None:
+    """Check that there are images enough for every step, not only the first: they differ in length."""
+    n, name = images.num_classes, f"{images.name}/{images.split}"
+    if c.classes is not None and c.classes > n:
+        raise ValueError(f"classes: expected at most {n}, the number of classes of {name}, got {c.classes}")
+    most = images.fewest(c.classes)
+    if c.unwritten and c.plain < 1 and max(c.lengths) > most:
+        raise ValueError(
+            f"lengths: expected at most {most}, got {max(c.lengths)}: with --unwritten no image comes twice in an "
+            f"episode, and {c.classes or n} of the {n} classes of {name} may have no more"
+        )
 
 
 def fit(config: BaseConfig, images: ClassImages) -> BaseConfig:

@@ -96,6 +96,18 @@ class ClassImages:
         """The numbers of images in the classes, least first; on the host, which may have to wait for them once."""
         return tuple(sorted(self.count.tolist()))
 
+    @cached_property
+    def listed(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"]]:
+        """The numbers of the images, class after class, and the size of each one's class; waits like `sizes`."""
+        classes = list(zip(self.start.tolist(), self.count.tolist(), strict=True))
+        number = np.concatenate([np.arange(start, start + count) for start, count in classes])
+        size = np.repeat([count for _, count in classes], [count for _, count in classes])
+        return torch.from_numpy(number).to(self.device), torch.from_numpy(size).to(self.device)
+
+    def fewest(self, classes: int | None = None) -> int:
+        """The images that any so many classes have together, or all of them: at least this number."""
+        return sum(self.sizes[:classes])
+
     @property
     def shape(self) -> tuple[int, int, int]:
         """The shape of one image, (channels, height, width)."""
@@ -144,7 +156,7 @@ def episodes(
     `distinct` no image comes twice in an episode: one that would is drawn again. All is drawn on the device of the
     images, from the generator of that device; the host never waits (with `distinct` once). Memory beside the
     images: batch × (number of classes) floats where n is given, and with `distinct` batch × n × (images of the
-    largest class) more. Proof: test_episodes_*.
+    largest class) more, or batch × (all images). Proof: test_episodes_*.
     """
     for name, value, least in (("batch", batch, 0), ("length", length, 0), ("classes", classes, 1)):
         if value is None and name == "classes":
@@ -190,11 +202,15 @@ def _distinct(
     (0, 1) for each image (Efraimidis and Spirakis, 2006). Class first, then image: p is 1 / (images of the class).
     """
     n, sizes, device = classes or images.num_classes, images.sizes, images.device
-    if sum(sizes[:n]) < length:
+    if images.fewest(n) < length:
         raise ValueError(
-            f"length: expected at most {sum(sizes[:n])} images that differ, as {n} classes of "
-            f"{images.name}/{images.split} may have no more, got {length}"
+            f"length: expected at most {images.fewest(n)} with distinct images, as {n} of the {images.num_classes} "
+            f"classes of {images.name}/{images.split} may have no more, got {length}"
         )
+    if classes is None:
+        number, count = images.listed
+        u = torch.rand(batch, len(number), generator=generator, device=device, dtype=torch.float64)
+        return number[(u.log() * count).topk(length).indices]
     chosen = _some(images, batch, n, generator)
     count, which = images.count[chosen][..., None], torch.arange(sizes[-1], device=device)
     u = torch.rand(batch, n, sizes[-1], generator=generator, device=device, dtype=torch.float64)

@@ -314,22 +314,24 @@ def sample(
 def more(
     model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"], n: int, generator: torch.Generator | None
 ) -> Recall:
-    """Draw n patterns like some examples, which were written: one step, with weights as theirs are spread.
-
-        w = w̄ + Σ_i ε_i (w_i − w̄) / √(Q − 1),   ε_i ~ N(0, 1)
-
-    A draw from the normal distribution that has the mean and the covariance of the examples' weights w_i.
-    """
+    """Draw n patterns like some examples, which were written: one step, with weights as theirs are spread."""
     checks.count("n", n)
     checks.generator(generator, model.device)
     model.check_images(x, "Q")
     if x.shape[-4] < 2:
         raise ValueError(f"x: expected at least 2 images, whose spread new ones have, got {x.shape[-4]}")
     at = Reader.of(model, state)
-    w = at.address(at.cues(x))
-    mean = w.mean(-2, keepdim=True)
-    noise = torch.randn(*w.shape[:-2], n, w.shape[-2], generator=generator, dtype=w.dtype, device=w.device)
-    return follow(iter([at.settle(mean + noise @ (w - mean) / (w.shape[-2] - 1) ** 0.5)]), 1, None)
+    return follow(iter([at.settle(like(at.address(at.cues(x)), n, generator))]), 1, None)
+
+
+def like(v: Float[Tensor, "*b Q m"], n: int, generator: torch.Generator | None = None) -> Float[Tensor, "*b n m"]:
+    """Draw n vectors from the normal distribution that has the mean and the covariance of Q others.
+
+    v̄ + Σ_i ε_i (v_i − v̄) / √(Q − 1),   ε_i ~ N(0, 1)
+    """
+    mean = v.mean(-2, keepdim=True)
+    noise = torch.randn(*v.shape[:-2], n, v.shape[-2], generator=generator, dtype=v.dtype, device=v.device)
+    return mean + noise @ (v - mean) / (v.shape[-2] - 1) ** 0.5
 
 
 def infer(
