@@ -60,7 +60,7 @@ def test_classes_of_one_image_have_no_new_ones() -> None:
 @torch.no_grad()
 def test_a_memory_that_is_drawn_and_charged_is_a_bound_of_its_own() -> None:
     """Many draws of M, w and their densities, term by term, against the extra score of as many draws."""
-    m, many = model(), 20_000
+    m, many = model(), 8_000
     x = images().images(torch.arange(4)).double()
     state = m.write(x)
     inverse = m.inverse(state)

@@ -137,7 +137,7 @@ def test_inference_with_a_trained_model_beats_its_starts_and_nothing(noise: floa
 
 
 def test_the_level_of_flips_is_found_out() -> None:
-    m, x = kanerva.load("omniglot").requires_grad_(False), strokes(8)
+    m, x = kanerva.load("omniglot").requires_grad_(False), strokes(4)
     at = Reader.of(m, m.write(x))
     for level in (0.05, 0.3):
         y = corruption.flips(x, level, generator()).x
