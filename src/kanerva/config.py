@@ -180,22 +180,20 @@ def with_model(config: RunConfig, name: str, **fields: Any) -> RunConfig:
     return dataclasses.replace(config, model=kind(**(shared | fields)))
 
 
+def with_training(config: RunConfig, **fields: Any) -> RunConfig:
+    """The same run with other settings of its training."""
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **fields))
+
+
 PRESETS["omniglot-new"] = (
     "For new images of written classes: of 64 images from 4 classes 24 are read but not written.",
-    dataclasses.replace(
-        PRESETS["omniglot"][1],
-        train=dataclasses.replace(
-            PRESETS["omniglot"][1].train, steps=60_000, lengths=(64,), classes=4, unwritten=24
-        ),
-    ),
+    with_training(PRESETS["omniglot"][1], steps=60_000, lengths=(64,), classes=4, unwritten=24),
 )
 PRESETS["omniglot-vae"] = (
     "A variational autoencoder with the codec and the training of omniglot, and no memory.",
     with_model(PRESETS["omniglot"][1], "vae"),
 )
-SHORT = dataclasses.replace(
-    PRESETS["omniglot"][1], train=dataclasses.replace(PRESETS["omniglot"][1].train, steps=20_000)
-)
+SHORT = with_training(PRESETS["omniglot"][1], steps=20_000)
 PRESETS["omniglot-km"] = (
     "A Kanerva Machine of the published size, 64 rows, with the codec and the training of omniglot.",
     with_model(SHORT, "km", rows=64, memory="mean"),

@@ -188,14 +188,12 @@ def advice(config: RunConfig, images: ClassImages, world: World) -> str:
 
 def check_episodes(c: TrainConfig, images: ClassImages) -> None:
     """Check that there are images enough for every step, not only the first: they differ in length."""
-    n, name = images.num_classes, f"{images.name}/{images.split}"
-    if c.classes is not None and c.classes > n:
-        raise ValueError(f"classes: expected at most {n}, the number of classes of {name}, got {c.classes}")
-    most = images.fewest(c.classes)
+    images.check_classes(c.classes)
+    most, n = images.fewest(c.classes), images.num_classes
     if c.unwritten and c.plain < 1 and max(c.lengths) > most:
         raise ValueError(
             f"lengths: expected at most {most}, got {max(c.lengths)}: with --unwritten no image comes twice in an "
-            f"episode, and {c.classes or n} of the {n} classes of {name} may have no more"
+            f"episode, and {c.classes or n} of the {n} classes of {images.name}/{images.split} may have no more"
         )
 
 

@@ -104,6 +104,14 @@ class ClassImages:
         size = np.repeat([count for _, count in classes], [count for _, count in classes])
         return torch.from_numpy(number).to(self.device), torch.from_numpy(size).to(self.device)
 
+    def check_classes(self, classes: int | None) -> None:
+        """Check that there are so many classes."""
+        if classes is not None and classes > self.num_classes:
+            raise ValueError(
+                f"classes: expected at most {self.num_classes}, the number of classes of {self.name}/{self.split}, "
+                f"got {classes}"
+            )
+
     def fewest(self, classes: int | None = None) -> int:
         """The images that any so many classes have together, or all of them: at least this number."""
         return sum(self.sizes[:classes])
@@ -164,11 +172,7 @@ def episodes(
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
     available, device = images.num_classes, images.device
-    if classes is not None and classes > available:
-        raise ValueError(
-            f"classes: expected at most {available}, the number of classes of {images.name}/{images.split}, "
-            f"got {classes}"
-        )
+    images.check_classes(classes)
     if generator is not None and not _same_device(generator.device, device):
         raise ValueError(
             f"generator: expected one on {device} where the images are, got one on {generator.device}; "

@@ -33,8 +33,8 @@ class DKMConfig(CodecModelConfig):
     block: int = 1
     """Patterns addressed against the same memory and written at once; 1 is the paper."""
     drawn: bool = False
-    """Train by reading from memories drawn from q(M), so that L_T is a strict bound, not from their means (the
-    paper)."""
+    """In training, read from a memory that is drawn from q(M), which makes L_T a strict bound. The paper reads from
+    its mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,10 +79,7 @@ class DKM(CodecModel, Parameters):
         """Write an episode, read it back with sampled weights, and return the terms of L_T and L_AE [alg. 1]."""
         self.check_images(x, "T")
         z = self.encode(x)
-        state, _, log_det, inverse = kernels.write_and_invert(
-            self.prior(tuple(x.shape[:-4])), self.first(z, written), self.noise_var, *self._how()
-        )
-        kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
+        state, inverse, kl_memory = self._store(self.first(z, written))
         return self._terms(x, z, state, inverse, generator, self._draws)._replace(kl_memory=kl_memory)
 
     def blank(self, batch: tuple[int, ...] = ()) -> MemoryState:
@@ -94,14 +91,10 @@ class DKM(CodecModel, Parameters):
     ) -> dict[str, Float[Tensor, "*b"]]:
         """−(Σ ln p(x | w, M) − KL(w) − KL(M)) / T with M drawn from q(M), not its mean: a bound on ln p(X)."""
         z = self.encode(x)
-        state, _, log_det, inverse = kernels.write_and_invert(
-            self.prior(tuple(x.shape[:-4])), z, self.noise_var, *self._how()
-        )
+        state, inverse, kl_memory = self._store(z)
         w = memory.address(z, state, self.noise_var, inverse)
-        drawn = MemoryState(memory.sample(state, generator), state.U)
-        read = memory.read(drawn, self.draw_weights(w, state, inverse, generator))
+        read = self._read(state, w, inverse, generator, drawn=True)
         terms = Terms(self.decode(read).log_prob(x), None, self.kl_weights(w, inverse))
-        kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
         return {"M drawn and charged": objective.nats(terms) + kl_memory / x.shape[-4]}
 
     def given(
@@ -261,6 +254,13 @@ class DKM(CodecModel, Parameters):
     def _write(self, state: MemoryState, z: Float[Tensor, "*b T C"]) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
         return kernels.write(state, z, self.noise_var, *self._how())
 
+    def _store(self, z: Float[Tensor, "*b T C"]) -> tuple[MemoryState, Inverse, Float[Tensor, "*b"]]:
+        """Write an episode into a blank memory; what its reads share, and KL(M)."""
+        state, _, log_det, inverse = kernels.write_and_invert(
+            self.prior(tuple(z.shape[:-2])), z, self.noise_var, *self._how()
+        )
+        return state, inverse, memory.kl_prior(state, self.R0, self.prior_var, log_det)
+
     @property
     def _draws(self) -> bool:
         """Whether images are read from memories that are drawn."""
@@ -297,6 +297,16 @@ class DKM(CodecModel, Parameters):
         drawn: bool = False,
     ) -> tuple[Float[Tensor, "*b T"], Float[Tensor, "*b T"]]:
         """ln p(x) from the memory with sampled weights, and from the codes themselves; one pass of the decoder."""
+        return self.log_lik(x, self._read(state, w, inverse, generator, drawn), z)
+
+    def _read(
+        self,
+        state: MemoryState,
+        w: Float[Tensor, "*b T K"],
+        inverse: Inverse,
+        generator: torch.Generator | None,
+        drawn: bool,
+    ) -> Float[Tensor, "*b T C"]:
+        """Codes Mᵀw with w drawn from q(w), and M from q(M) or its mean R."""
         M = memory.sample(state, generator) if drawn else state.R
-        read = memory.read(MemoryState(M, state.U), self.draw_weights(w, state, inverse, generator))
-        return self.log_lik(x, read, z)
+        return memory.read(MemoryState(M, state.U), self.draw_weights(w, state, inverse, generator))

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .. import checks, linalg, memory
+from .. import linalg, memory
 from ..likelihood import Likelihood
 from ..memory import Inverse, MemoryState
 from .trajectory import Snapshot
@@ -31,9 +31,7 @@ class Reader(NamedTuple):
 
     def cues(self, x: Float[Tensor, "*cues Q c h w"]) -> Float[Tensor, "*b Q c h w"]:
         """Cues with the batch axes of the memory, one set of cues for many memories included."""
-        batches = {"state": self.state.R.shape[:-2], "x": x.shape[:-4]}
-        checks.broadcastable(batches)
-        return copied(x).expand(*torch.broadcast_shapes(*batches.values()), *x.shape[-4:])
+        return self.model.with_batch(copied(x), self.state.R.shape[:-2])
 
     def flat(self, batch: tuple[int, ...]) -> "Reader":
         """The same with one batch axis; memories that many cues of the batch share are repeated."""
