@@ -12,7 +12,7 @@ from torch import Tensor
 
 import kanerva
 from conftest import cuda
-from kanerva.data import ClassImages, augment, episodes, load
+from kanerva.data import ClassImages, augment, episodes, load, mirror
 
 COUNTS = (1, 2, 7, 20, 3)
 
@@ -205,6 +205,15 @@ def test_augment_without_any_change_is_the_identity() -> None:
     assert torch.equal(augment(x, True, generator(), **still), x)
     # bilinear weights are computed, not exact
     assert torch.allclose(augment(2 * x - 1, False, generator(), **still), 2 * x - 1, atol=1e-5)
+
+
+def test_mirror_turns_every_other_image_left_to_right() -> None:
+    x = torch.rand(400, 3, 4, 5)
+    y = mirror(x, generator())
+    kept, turned = ((y == z).flatten(1).all(1) for z in (x, x.flip(-1)))
+    assert (kept ^ turned).all()
+    assert abs(float(turned.float().mean()) - 0.5) < 0.1  # four standard errors
+    assert torch.equal(mirror(x, generator()), y)
 
 
 def test_augment_fills_colour_from_the_border_and_binary_with_nothing() -> None:

@@ -93,7 +93,7 @@ def test_mazes_are_drawn_once(monkeypatch: pytest.MonkeyPatch, few: Path) -> Non
     first = both()
     assert sorted(path.name for path in few.iterdir()) == ["mazes-v1-32-test.npz", "mazes-v1-32-train.npz"]
 
-    def draw(split: str, size: int) -> None:
+    def draw(split: str, size: int, mazes: int | None) -> None:
         raise AssertionError("drawn again")
 
     monkeypatch.setattr(mazes, "draw", draw)
@@ -112,6 +112,19 @@ def test_the_test_mazes_are_the_same_drawn_first_or_last(few: Path) -> None:
     for path in few.iterdir():
         path.unlink()
     assert torch.equal(load("mazes", "test").pixels, test.pixels)
+
+
+@pytest.mark.usefixtures("stand_in")
+def test_more_mazes_to_train_on_are_the_usual_ones_and_others(few: Path) -> None:
+    train, test = both()
+    more, same = both(mazes=5)
+    assert torch.equal(more.pixels[: len(train)], train.pixels)
+    assert torch.equal(same.pixels, test.pixels)
+    assert more.labels == ("0000", "0001", "0002", "0005", "0006")
+    assert load("mazes", mazes=2).labels == ("0000", "0001")
+    assert "mazes-v1-32-train-5.npz" in {path.name for path in few.iterdir()}
+    with pytest.raises(ValueError, match="mazes: expected"):
+        load("mazes", mazes=0)
 
 
 @pytest.mark.usefixtures("stand_in")

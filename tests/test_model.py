@@ -518,3 +518,65 @@ def test_a_linear_codec_has_nothing_to_be_found_in_its_memories() -> None:
     assert found.certified is not None
     assert not found.certified.any()
     torch.testing.assert_close(found.last, m.recall(state, cue, 3, "descent", inside=False).last)
+
+
+# reads with a noise of their own
+
+
+def own_noise(weights: str = "full") -> DKM:
+    """A model whose two noises differ."""
+    m = model(dataclasses.replace(SMALL, read_noise="own", weights=weights))
+    with torch.no_grad():
+        m.log_noise_var.fill_(0.9)
+        m.log_read_var.fill_(-1.1)
+    return m
+
+
+def test_reads_have_the_noise_of_writes_unless_told() -> None:
+    shared, own = model(), model(dataclasses.replace(SMALL, read_noise="own"))
+    own.load_state_dict(shared.state_dict(), strict=False)
+    assert {*own.state_dict()} - {*shared.state_dict()} == {"log_read_var"}
+    with torch.no_grad():
+        for log_var in (shared.log_noise_var, own.log_noise_var, own.log_read_var):
+            log_var.fill_(0.7)
+    x = binary(2, 6, 1, 9, 10)
+    for a, b in zip(shared(x, generator()), own(x, generator()), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("weights", ["isotropic", "full"])
+@pytest.mark.parametrize("backend", ["reference", "gram", "cpu"])
+def test_reads_with_a_noise_of_their_own_are_those_of_the_plain_form(weights: str, backend: str) -> None:
+    """Written with one noise, read with the other; and both are learned."""
+    m, x = own_noise(weights), binary(2, 6, 1, 9, 10)
+    m.backend = backend
+    terms = m(x, generator())
+    z = m.encode(x)
+    state, _ = memory.write(m.prior((2,)), z, m.noise_var)
+    for a, b in zip(m.write(x), state, strict=True):
+        torch.testing.assert_close(a, b)
+    w, inverse = memory.address(z, state, m.read_var), memory.inverse(state, m.read_var)
+    assert terms.kl_memory is not None
+    torch.testing.assert_close(terms.kl_memory, memory.kl_memory(state, m.prior((2,))))
+    torch.testing.assert_close(terms.kl_weights, m.kl_weights(w, inverse))
+    read = memory.read(state, m.draw_weights(w, state, inverse, generator()))
+    torch.testing.assert_close(terms.log_lik, m.decode(read).log_prob(x))
+    torch.testing.assert_close(m.given(state, x, generator()).log_lik, terms.log_lik)
+    if weights == "full":  # the covariance of w given a code of that noise, times a scale
+        cov = m.weight_var * memory.infer(z, state, m.read_var).cov
+        exact = kl_divergence(MultivariateNormal(w, cov), MultivariateNormal(0 * w, torch.eye(5).double()))
+        torch.testing.assert_close(terms.kl_weights, exact)
+    objective.loss(terms).backward()
+    for log_var in (m.log_noise_var, m.log_read_var):
+        assert log_var.grad is not None
+        assert abs(float(log_var.grad)) > 1e-6
+
+
+def test_reads_with_a_noise_of_their_own_leave_memories_open_to_look_into() -> None:
+    m, x = own_noise(), binary(5, 1, 9, 10)
+    state = m.write(x[:4])
+    assert m.contains(state, x).tolist() == [1, 1, 1, 1, 0]
+    assert m.contains(m.forget(state, x[1:2]), x).tolist() == [1, 0, 1, 1, 0]
+    found = m.recall(state, x[:4], steps=6)
+    assert found.energy is not None
+    assert (found.energy.diff(dim=0) <= 1e-9).all()

@@ -78,6 +78,7 @@ def test_training_learns(tmp_path: Path) -> None:
         {"bound": "B", "intermediate": 1, "lengths": (3, 5, 8)},
         {"augment": True, "precision": "bfloat16", "schedule": "constant"},
         {"classes": 2, "unwritten": 2, "plain": 0.5},
+        {"augment": True, "unaugmented": 0.5, "mirror": True},
     ],
     ids=str,
 )
@@ -198,6 +199,42 @@ def test_a_step_s_plan_is_drawn_as_the_settings_say() -> None:
     assert abs(share - 0.25) < 0.087  # four standard errors
     without = dataclasses.replace(config, plain=0.0)
     assert [plan_of(without, step) for step in range(400)] == [Plan(plan.length, 3, 2) for plan in plans]
+
+
+def test_the_end_of_a_run_is_not_augmented() -> None:
+    config = TrainConfig(steps=10, augment=True, unaugmented=0.3)
+    assert [plan_of(config, step).augment for step in range(10)] == 7 * [True] + 3 * [False]
+    assert not any(plan_of(TrainConfig(steps=10), step).augment for step in range(10))
+
+
+def test_a_plan_decides_whether_images_are_changed(tmp_path: Path) -> None:
+    _, step = new_step(tiny(tmp_path, augment=True))
+    known = {image.numpy().tobytes() for image in step.images.images(torch.arange(len(step.images)))}
+    plain, changed = step.draw(Plan(5, None, 0)), step.draw(Plan(5, None, 0, augment=True))
+    assert {image.numpy().tobytes() for image in plain.flatten(0, 1)} <= known
+    assert not {image.numpy().tobytes() for image in changed.flatten(0, 1)} <= known
+
+
+def test_mirror_is_for_every_other_image(tmp_path: Path) -> None:
+    _, step = new_step(tiny(tmp_path, mirror=True))
+    images = step.images.images(torch.arange(len(step.images)))
+    known, turned = ({image.numpy().tobytes() for image in x} for x in (images, images.flip(-1).contiguous()))
+    drawn = [image.numpy().tobytes() for image in step.draw(Plan(64, None, 0)).flatten(0, 1).contiguous()]
+    assert {*drawn} <= known | turned
+    assert {*drawn} & (turned - known)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"unaugmented": 0.3}, "unaugmented: expected 0 without augment"),
+        ({"augment": True, "unaugmented": 1.5}, "unaugmented: expected a share from 0 to 1, got 1.5"),
+        ({"augment": True, "unaugmented": -0.1}, "unaugmented: expected"),
+    ],
+)
+def test_a_share_of_plain_images_must_make_sense(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**changes)
 
 
 def test_what_is_read_but_not_written_is_in_the_loss(tmp_path: Path) -> None:
@@ -498,6 +535,8 @@ VARIED = [
     {"lengths": (3, 5), "average": 0.9, "augment": True},
     {"lengths": (3, 5), "bound": "B", "intermediate": 1, **DECAY},
     {"precision": "bfloat16"},
+    {"classes": 2, "unwritten": 2, "plain": 0.5},
+    {"augment": True, "unaugmented": 0.5, "mirror": True},
 ]
 
 

@@ -30,6 +30,8 @@ class DataConfig:
     """Your own images: exchange dark and light; binary images want the pattern light (1) on dark (0)."""
     channels: int | None = None
     """Your own images: 1 for grey, 3 for colour; otherwise as they come."""
+    mazes: int | None = None
+    """Mazes: how many to train on, 64 frames each; 1,000 unless told. The test mazes stay the same."""
 
     def load(self, device: torch.device | str = "cpu") -> tuple[ClassImages, ClassImages]:
         """The training and test images, on a device; an option that the data set does not have is an error."""
@@ -81,6 +83,10 @@ class TrainConfig:
     """Decay of the running average of the weights that is evaluated and saved beside them; 0 keeps none."""
     augment: bool = False
     """Small random affine changes of the training images."""
+    unaugmented: float = 0.0
+    """With augment: share of the run, its end, whose images are as they are. Changed ones are harder than tests."""
+    mirror: bool = False
+    """Mirror every other training image, left and right: for views and objects, not for characters."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the codec; the memory stays in float32. auto: bfloat16 on a GPU, float32 elsewhere."""
     seed: int = 0
@@ -128,6 +134,11 @@ class TrainConfig:
                 raise ValueError(f"{name}: expected less than 2^53, got {getattr(self, name)}")
         if not 0 <= self.average < 1:
             raise ValueError(f"average: expected a decay from 0 to less than 1, got {self.average}")
+        checks.fields(self, unaugmented=0)
+        if self.unaugmented > 1:
+            raise ValueError(f"unaugmented: expected a share from 0 to 1, got {self.unaugmented}")
+        if self.unaugmented and not self.augment:
+            raise ValueError("unaugmented: expected 0 without augment, where no image is changed")
         if self.weight_decay and self.optimizer != "adamw":
             raise ValueError(f"weight_decay: expected 0 with adam, got {self.weight_decay}; adamw has weight decay")
 

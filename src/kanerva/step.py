@@ -33,6 +33,7 @@ class Plan(NamedTuple):
     length: int
     classes: int | None
     unwritten: int
+    augment: bool = False
 
 
 def loss_of(
@@ -146,8 +147,10 @@ class Step:
         """This process's share of the episodes. Where some images are read but not written, none comes twice."""
         batch = self.config.batch // self.world.size
         x = data.episodes(self.images, batch, plan.length, plan.classes, self.generator, plan.unwritten > 0)
-        if self.config.augment:
+        if plan.augment:
             x = data.augment(x, self.images.binary, generator=self.generator)
+        if self.config.mirror:
+            x = data.mirror(x, self.generator)
         return self.model.dequantise(x, self.generator)
 
     def judge(self, finite: Bool[Tensor, ""]) -> None:
@@ -256,9 +259,10 @@ def plan_of(config: TrainConfig, step: int) -> Plan:
     """What a step's episodes are like, the same in all processes; drawn on the host, which must know it."""
     host = torch.Generator().manual_seed(step_seed(config.seed, step, -1))
     length = config.lengths[int(torch.randint(len(config.lengths), (), generator=host))]
+    augment = config.augment and step < (1 - config.unaugmented) * config.steps
     if config.plain and float(torch.rand((), generator=host)) < config.plain:
-        return Plan(length, None, 0)
-    return Plan(length, config.classes, config.unwritten)
+        return Plan(length, None, 0, augment)
+    return Plan(length, config.classes, config.unwritten, augment)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..spelling import nearest as nearest
 from . import glyphs, images, mazes, omniglot
-from .augment import augment
+from .augment import augment, mirror
 from .corruption import Cue, block, flips, half, noise, salt_and_pepper
 from .episodes import ClassImages, episodes
 
@@ -26,6 +26,7 @@ __all__ = [
     "flips",
     "half",
     "load",
+    "mirror",
     "noise",
     "salt_and_pepper",
 ]
@@ -42,8 +43,9 @@ SPLITS = ("train", "test")
 def load(name: str | os.PathLike[str], split: str = "train", **given: Any) -> ClassImages:
     """Load one split of a data set; the classes (or at least the images) of the two splits are disjoint.
 
-    name: "glyphs"; "omniglot" (option data_dir); "mazes" (option size: 32 or 64); or a folder or file of your own
-    (options of `kanerva.data.images.load`: size, binary, invert, channels, holdout), also as "images" with path=….
+    name: "glyphs"; "omniglot" (option data_dir); "mazes" (options size: 32 or 64; mazes: how many to train on); or
+    a folder or file of your own (options of `kanerva.data.images.load`: size, binary, invert, channels, holdout),
+    also as "images" with path=….
     """
     if split not in SPLITS:
         raise ValueError(f"split: expected one of {', '.join(SPLITS)}, got {split!r}{nearest(split, SPLITS)}")

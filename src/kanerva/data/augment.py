@@ -1,4 +1,4 @@
-"""Random affine changes of images: each is turned, scaled, sheared and shifted a little, on its own device."""
+"""Random changes of images: turned, scaled, sheared and shifted a little, or mirrored; on their own device."""
 
 import math
 
@@ -53,6 +53,15 @@ def augment(
         y = (y >= 0.5).to(x.dtype)
         y = torch.where((y.sum((1, 2, 3)) > 0)[:, None, None, None], y, flat)
     return y.reshape(x.shape)
+
+
+@torch.no_grad()
+def mirror(
+    x: Float[Tensor, "*b channels height width"], generator: torch.Generator | None = None
+) -> Float[Tensor, "*b channels height width"]:
+    """Exchange left and right of every other image, drawn at random: for training only. Proof: test_mirror_*."""
+    chosen = torch.rand((*x.shape[:-3], 1, 1, 1), generator=generator, device=x.device) < 0.5
+    return torch.where(chosen, x.flip(-1), x)
 
 
 def _places(x: Float[Tensor, "N channels height width"]) -> Float[Tensor, "height width 3"]:

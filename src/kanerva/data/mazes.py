@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from .. import checks
 from ..files import Arrays, cache_dir, cached
 from ..progress import bar
 from .episodes import ClassImages
@@ -43,56 +44,69 @@ SHADE = (1.0, 0.8)
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def load(split: str = "train", size: int = 32) -> ClassImages:
-    """Give the frames of the training or the test mazes, 32 or 64 pixels a side; draw them on first use."""
+def load(split: str = "train", size: int = 32, mazes: int | None = None) -> ClassImages:
+    """Give the frames of the training or the test mazes, 32 or 64 pixels a side; draw them on first use.
+
+    mazes: how many to train on, 1,000 unless told; the test mazes are the same for any number.
+    """
     if not isinstance(size, int) or size not in SIZES:
         raise ValueError(f"size: expected {' or '.join(map(str, SIZES))} pixels a side, got {size!r}")
-    version = _version()
+    checks.count("mazes", MAZES["train"] if mazes is None else mazes)
+    version, chosen = _version(), numbers(split, mazes)
 
     def valid(arrays: Arrays) -> bool:
         frames, source = arrays.get("frames"), arrays.get("labmaze")
-        shape = (MAZES[split], FRAMES, 3, size, size)
+        shape = (len(chosen), FRAMES, 3, size, size)
         whole = frames is not None and frames.dtype == np.uint8 and frames.shape == shape
         # Without labmaze, what was once drawn with any version of it will do.
         return whole and source is not None and (version is None or str(source) == version)
 
     def make() -> Arrays:
-        return {"frames": draw(split, size), "labmaze": np.array(version or "")}
+        return {"frames": draw(split, size, mazes), "labmaze": np.array(version or "")}
 
-    frames = cached(_drawn(split, size), make, valid)["frames"]
-    first = 0 if split == "train" else MAZES["train"]
+    frames = cached(_drawn(split, size, len(chosen)), make, valid)["frames"]
     return ClassImages.from_labels(
         frames.reshape(-1, 3, size, size),
         np.repeat(np.arange(len(frames)), FRAMES),
         binary=False,
         name="mazes",
         split=split,
-        names=[f"{first + number:04d}" for number in range(len(frames))],
+        names=[f"{number:04d}" for number in chosen],
     )
 
 
 def at_hand(split: str = "train", size: int = 32) -> bool:
     """Whether the frames are drawn already."""
-    return (cache_dir() / _drawn(split, size)).is_file()
+    return (cache_dir() / _drawn(split, size, MAZES[split])).is_file()
 
 
-def _drawn(split: str, size: int) -> str:
-    return f"mazes-v{RECIPE}-{size}-{split}.npz"
+def numbers(split: str, mazes: int | None = None) -> list[int]:
+    """The mazes of a split. More than the usual ones to train on come after those of the test."""
+    usual, held = MAZES["train"], MAZES["test"]
+    if split == "test":
+        return list(range(usual, usual + held))
+    count = usual if mazes is None else mazes
+    return [number if number < usual else number + held for number in range(count)]
 
 
-def draw(split: str, size: int) -> Array:
+def _drawn(split: str, size: int, mazes: int) -> str:
+    count = "" if mazes == MAZES[split] else f"-{mazes}"
+    return f"mazes-v{RECIPE}-{size}-{split}{count}.npz"
+
+
+def draw(split: str, size: int, mazes: int | None = None) -> Array:
     """Draw the frames of a split: uint8 (mazes, FRAMES, 3, size, size)."""
     from . import raycast
 
-    textures = Textures()
-    first = 0 if split == "train" else MAZES["train"]
-    frames = np.empty((MAZES[split], FRAMES, 3, size, size), np.uint8)
+    textures, chosen = Textures(), numbers(split, mazes)
+    place = {number: i for i, number in enumerate(chosen)}
+    frames = np.empty((len(chosen), FRAMES, 3, size, size), np.uint8)
     with bar(f"drawing mazes ({split})", len(frames)) as step:
-        for number, (entities, rooms) in enumerate(layouts(first + len(frames))):
-            if number >= first:
+        for number, (entities, rooms) in enumerate(layouts(chosen[-1] + 1)):
+            if number in place:
                 random = np.random.default_rng([RECIPE, number])
                 scene = textures.dress(grid(entities, rooms), random)
-                frames[number - first] = raycast.render(scene, poses(scene.room, FRAMES, random), size)
+                frames[place[number]] = raycast.render(scene, poses(scene.room, FRAMES, random), size)
                 step(1)
     return frames
 

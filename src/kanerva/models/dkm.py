@@ -28,6 +28,8 @@ class DKMConfig(CodecModelConfig):
     """K, the rows of the memory."""
     weights: Literal["isotropic", "full"] = "isotropic"
     """Covariance of q(w): one learned variance (the paper), or the exact posterior's times a learned scale."""
+    read_noise: Literal["shared", "own"] = "shared"
+    """Noise that a read takes codes to have: that of writing (the paper), or a learned one of its own."""
     iterations: int = 1
     """Address-and-update rounds for each pattern written (the optional step of Algorithm 1)."""
     block: int = 1
@@ -56,6 +58,8 @@ class DKM(CodecModel, Parameters):
         super().__init__(config)
         self.own(self.config.rows, self.config.code)
         self.log_weight_var = nn.Parameter(torch.tensor(math.log(0.3)))  # app. B
+        if self.config.read_noise == "own":
+            self.log_read_var = nn.Parameter(torch.tensor(0.0))  # as noise_var begins
         self.backend: str = "auto"
         """How an episode is written; auto takes the fastest that fits."""
 
@@ -63,6 +67,15 @@ class DKM(CodecModel, Parameters):
     def weight_var(self) -> Float[Tensor, ""]:
         """σ²_w, the variance of q(w) (isotropic), or the scale of its covariance (full)."""
         return self.log_weight_var.exp()
+
+    @property
+    def read_var(self) -> Float[Tensor, ""]:
+        """The noise that a read takes codes to have when it addresses the memory; the paper's is noise_var.
+
+        Writing wants a large noise, which leaves M uncertain and KL(M) small. A read, from the mean of M alone,
+        wants a small one. q(w) may be any distribution, so L_T is as much of a bound with one as with the other.
+        """
+        return self.noise_var if self.config.read_noise == "shared" else self.log_read_var.exp()
 
     def write(self, x: Float[Tensor, "*b T c h w"], state: MemoryState | None = None) -> MemoryState:
         """Write images into a memory, a blank one unless `state` says which [alg. 1]."""
@@ -92,7 +105,7 @@ class DKM(CodecModel, Parameters):
         """−(Σ ln p(x | w, M) − KL(w) − KL(M)) / T with M drawn from q(M), not its mean: a bound on ln p(X)."""
         z = self.encode(x)
         state, inverse, kl_memory = self._store(z)
-        w = memory.address(z, state, self.noise_var, inverse)
+        w = memory.address(z, state, self.read_var, inverse)
         read = self._read(state, w, inverse, generator, drawn=True)
         terms = Terms(self.decode(read).log_prob(x), None, self.kl_weights(w, inverse))
         return {"M drawn and charged": objective.nats(terms) + kl_memory / x.shape[-4]}
@@ -200,15 +213,15 @@ class DKM(CodecModel, Parameters):
         return frame.forget(self, state, x)
 
     def inverse(self, state: MemoryState) -> Inverse:
-        """(R Rᵀ + noise_var I)⁻¹ of a memory: what all reads of it share."""
+        """(R Rᵀ + read_var I)⁻¹ of a memory: what all reads of it share."""
         plain = self.config.iterations > 1 or self.config.block > 1  # written, then, by the reference
-        return kernels.inverse(state, self.noise_var, "reference" if plain else self.backend)
+        return kernels.inverse(state, self.read_var, "reference" if plain else self.backend)
 
     def kl_weights(self, w: Float[Tensor, "*b T K"], inverse: Inverse) -> Float[Tensor, "*b T"]:
         """KL(q(w) ‖ p(w)) for q with mean w and the model's covariance in the memory that `inverse` is of."""
         if self.config.weights == "isotropic":
             return memory.kl_weights(w, self.weight_var)
-        return memory.kl_weights_full(w, inverse, self.noise_var, self.weight_var)
+        return memory.kl_weights_full(w, inverse, self.read_var, self.weight_var)
 
     def draw_weights(
         self,
@@ -220,7 +233,7 @@ class DKM(CodecModel, Parameters):
         """A reparameterised draw from q(w) with mean w."""
         checks.generator(generator, w.device)
         if self.config.weights == "full":
-            return memory.draw_weights_full(w, state, inverse, self.noise_var, self.weight_var, generator)
+            return memory.draw_weights_full(w, state, inverse, self.read_var, self.weight_var, generator)
         noise = torch.randn(w.shape, generator=generator, dtype=w.dtype, device=w.device)
         return w + self.weight_var.sqrt() * noise
 
@@ -259,6 +272,8 @@ class DKM(CodecModel, Parameters):
         state, _, log_det, inverse = kernels.write_and_invert(
             self.prior(tuple(z.shape[:-2])), z, self.noise_var, *self._how()
         )
+        if self.config.read_noise == "own":  # the inverse is that of writes
+            inverse = self.inverse(state)
         return state, inverse, memory.kl_prior(state, self.R0, self.prior_var, log_det)
 
     @property
@@ -282,7 +297,7 @@ class DKM(CodecModel, Parameters):
 
         drawn: they are read from M ~ q(M), with the weights that its mean R gives them.
         """
-        w = memory.address(z, state, self.noise_var, inverse)
+        w = memory.address(z, state, self.read_var, inverse)
         log_lik, log_lik_auto = self._log_lik(x, z, state, w, inverse, generator, drawn)
         return Terms(log_lik, log_lik_auto, self.kl_weights(w, inverse))
 

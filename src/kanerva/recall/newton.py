@@ -65,7 +65,7 @@ def infer(
         known = [None] * len(parts) if masks is None else masks[number].split(len(parts[0]))
         each = [explain(at.model, F, *part, float(rank or 1), noise) for part in zip(parts, known, strict=True)]
         found.append(torch.cat(each) @ F)
-    w = memory.address(torch.stack(found), flat.state, at.model.noise_var, flat.inverse)
+    w = memory.address(torch.stack(found), flat.state, at.model.read_var, flat.inverse)
     return w.reshape(*y.shape[:-3], -1)
 
 

@@ -48,7 +48,7 @@ class Reader(NamedTuple):
         return self.model.decode(memory.read(self.state, w))
 
     def address(self, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q K"]:
-        return memory.address(self.model.encode(x), self.state, self.model.noise_var, self.inverse)
+        return memory.address(self.model.encode(x), self.state, self.model.read_var, self.inverse)
 
     def energy(
         self, likelihood: Likelihood, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
@@ -62,8 +62,8 @@ class Reader(NamedTuple):
         return Snapshot(x, w, self.energy(likelihood, x, w))
 
     def curvature(self) -> Float[Tensor, "*b 1 K K"]:
-        """A guess of the energy's inverse Hessian in w: the covariance noise_var P of w given a code."""
-        H: Tensor = (self.model.noise_var * self.inverse.P)[..., None, :, :]
+        """A guess of the energy's inverse Hessian in w: the covariance read_var P of w given a code."""
+        H: Tensor = (self.model.read_var * self.inverse.P)[..., None, :, :]
         return H
 
 

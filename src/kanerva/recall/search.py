@@ -44,7 +44,7 @@ def infer(
 
         E(w; y) = −ln Σ_x p(y | x) p(x | decoder(Rᵀw)) + ½ (‖w‖² − m)² / v + `strangeness`
 
-    with m and v of `weight`. What is lowered is the mean of E at w + ε, ε ~ N(0, ½ noise_var P).
+    with m and v of `weight`. What is lowered is the mean of E at w + ε, ε ~ N(0, ½ read_var P).
 
     Bits flipped with probability f: P(y = 1) = (1 − f) p + f (1 − p). Pixels outside the mask say nothing. If f is
     not known, it is one more number to search for. Of several starts the one goes on that has come to the least
