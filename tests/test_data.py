@@ -207,7 +207,7 @@ def test_augment_without_any_change_is_the_identity() -> None:
     assert torch.allclose(augment(2 * x - 1, False, generator(), **still), 2 * x - 1, atol=1e-5)
 
 
-def test_mirror_turns_every_other_image_left_to_right() -> None:
+def test_mirror_turns_half_of_all_images_left_to_right() -> None:
     x = torch.rand(400, 3, 4, 5)
     y = mirror(x, generator())
     kept, turned = ((y == z).flatten(1).all(1) for z in (x, x.flip(-1)))

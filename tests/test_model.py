@@ -16,6 +16,7 @@ from cases import covariance_of, normal
 from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory, objective
 from kanerva.codec import Down, Up
 from kanerva.likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise
+from kanerva.recall.reader import Reader
 
 SMALL = DKMConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
@@ -580,3 +581,35 @@ def test_reads_with_a_noise_of_their_own_leave_memories_open_to_look_into() -> N
     found = m.recall(state, x[:4], steps=6)
     assert found.energy is not None
     assert (found.energy.diff(dim=0) <= 1e-9).all()
+
+
+def test_recall_with_a_noise_of_reads_addresses_with_it() -> None:
+    m, x = own_noise(), binary(2, 4, 1, 9, 10)
+    state = m.write(x)
+    at = Reader.of(m, state)
+    w = memory.address(m.encode(x), state, m.read_var)
+    torch.testing.assert_close(at.address(x), w)
+    torch.testing.assert_close(at.curvature(), memory.infer(m.encode(x), state, m.read_var).cov)
+    torch.testing.assert_close(m.recall(state, x, steps=1, method="least-squares").w[0], w)
+
+
+def test_a_drawn_memory_is_read_with_the_noise_of_reads() -> None:
+    m, x = own_noise(), binary(2, 6, 1, 9, 10)
+    state, z = m.write(x), m.encode(x)
+    w, inverse = memory.address(z, state, m.read_var), memory.inverse(state, m.read_var)
+    g = generator()
+    M = memory.sample(state, g)
+    read = m.draw_weights(w, state, inverse, g) @ M
+    cost = (m.kl_weights(w, inverse) - m.decode(read).log_prob(x)).mean(-1)
+    wanted = cost + memory.kl_memory(state, m.prior((2,))) / 6
+    torch.testing.assert_close(m.extra_scores(x, generator())["M drawn and charged"], wanted)
+
+
+def test_a_noise_of_reads_is_saved_and_older_files_have_none(tmp_path: Path) -> None:
+    m = own_noise().float()
+    m.save(tmp_path / "own.safetensors")
+    again = kanerva.load(tmp_path / "own.safetensors")
+    assert again.config == m.config
+    assert torch.equal(again.read_var, m.read_var)
+    shipped = kanerva.load("omniglot")  # its config is older than the option
+    assert torch.equal(shipped.read_var, shipped.noise_var)

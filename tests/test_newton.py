@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal
 
 import kanerva
 from cases import covariance_of, normal
-from kanerva import DKM, DKMConfig
+from kanerva import DKM, DKMConfig, memory
 from kanerva.codec import start_linear
 from kanerva.data import corruption
 from kanerva.likelihood import Correlated, Gaussian, Likelihood
@@ -127,6 +127,21 @@ def test_newton_takes_memories_and_cues_one_by_one(monkeypatch: pytest.MonkeyPat
         shared = newton.infer(one, x, None, mask)
         torch.testing.assert_close(shared[1, 2], whole[1, 2])
         assert shared.shape == whole.shape
+
+
+def test_newton_s_weights_are_addresses_of_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code that explains a cue is addressed with the noise of reads."""
+    m = model(dataclasses.replace(COLOUR, read_noise="own"), dtype=torch.float64)
+    m.log_noise_var.fill_(0.9)
+    m.log_read_var.fill_(-1.1)
+    x = decodable(m, 3)
+    state = m.write(x)
+    F = frame.Frames.of(m, MemoryState(*(part[None] for part in state))).codes[0, :3]
+    u = normal(3, 3)
+    monkeypatch.setattr(newton, "explain", lambda *_: u)
+    with kanerva.deep_checks(False):
+        w = newton.infer(Reader.of(m, state), x)
+    torch.testing.assert_close(w, memory.address(u @ F, state, m.read_var))
 
 
 def test_newton_reads_the_prior_where_nothing_was_written() -> None:

@@ -136,16 +136,25 @@ def test_shares_compare_like_with_like() -> None:
     assert float(spread(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), 1)) == pytest.approx(5 / 2**0.5)
 
 
+@pytest.mark.parametrize("read_noise", ["shared", "own"])
 @pytest.mark.parametrize("weights", ["isotropic", "full"])
-def test_the_score_is_that_of_the_model(weights: str) -> None:
+def test_the_score_is_that_of_the_model(weights: str, read_noise: str) -> None:
     """Written in the order of the episode, with the noise that the model itself would draw."""
-    m = model(dataclasses.replace(SMALL, weights=weights))  # type: ignore[arg-type]
+    m = model(dataclasses.replace(SMALL, weights=weights, read_noise=read_noise))  # type: ignore[arg-type]
+    if read_noise == "own":
+        torch.nn.init.constant_(m.log_read_var, -1.1)
     x, order = drawn(orders=2)
     order = torch.arange(5).expand_as(order)
     written = write(m, Case(x, order), 1, 1)
-    w = memory.address(m.encode(x), written.state, m.noise_var)
+    w = memory.address(m.encode(x), written.state, m.read_var)
     exact = objective.nats(m(x, generator(7)))
     torch.testing.assert_close(nats(m, x, written.state, w, 7), exact.expand(2, 3))
+    found = compare(m, Case(x, order), written, 7)
+    assert found["nats"]["mean"] == pytest.approx(float(exact.mean()))
+    # weights of writing are held against the best of their own noise, whatever reads have
+    best = memory.address(m.encode(x), written.state, m.noise_var)
+    stale = staleness(written.w, best, written.state, m.noise_var)
+    assert found["stale"]["mean"] == pytest.approx(float(stale.mean()))
 
 
 def test_what_is_out_of_date_is_a_divergence() -> None:

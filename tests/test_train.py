@@ -94,6 +94,19 @@ def test_a_resumed_run_goes_on_bit_for_bit(changes: dict[str, Any], tmp_path: Pa
     assert without_clock(metrics(tmp_path / "whole")) == without_clock(metrics(tmp_path / "parts"))
 
 
+def test_a_run_with_a_noise_of_reads_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    config = tiny(tmp_path)
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, read_noise="own"))
+    kanerva.train(config, tmp_path / "whole")
+    halt(dataclasses.replace(config, train=dataclasses.replace(config.train, save_every=4)), tmp_path / "parts", 4)
+    kanerva.train(config, tmp_path / "parts", resume=True)
+    same_checkpoint(tmp_path / "whole" / "last.safetensors", tmp_path / "parts" / "last.safetensors")
+    assert float(kanerva.load(tmp_path / "whole").read_var.detach()) != 1
+    online = dataclasses.replace(config, train=dataclasses.replace(config.train, bound="B"))
+    with pytest.raises(ValueError, match="bound: expected L with read_noise own"):
+        kanerva.train(online, tmp_path / "online")
+
+
 def halt(config: RunConfig, folder: Path, after: int) -> None:
     """Train and send ourselves SIGTERM when step `after` is logged."""
     train_module = sys.modules["kanerva.train"]
@@ -205,6 +218,9 @@ def test_the_end_of_a_run_is_not_augmented() -> None:
     config = TrainConfig(steps=10, augment=True, unaugmented=0.3)
     assert [plan_of(config, step).augment for step in range(10)] == 7 * [True] + 3 * [False]
     assert not any(plan_of(TrainConfig(steps=10), step).augment for step in range(10))
+    for share in (0.0, 0.1, 0.7, 0.9, 1.0):  # 1 − 0.7 is a little more than 0.3
+        config = TrainConfig(steps=100, augment=True, unaugmented=share)
+        assert sum(plan_of(config, step).augment for step in range(100)) == round(100 * (1 - share))
 
 
 def test_a_plan_decides_whether_images_are_changed(tmp_path: Path) -> None:
@@ -215,7 +231,7 @@ def test_a_plan_decides_whether_images_are_changed(tmp_path: Path) -> None:
     assert not {image.numpy().tobytes() for image in changed.flatten(0, 1)} <= known
 
 
-def test_mirror_is_for_every_other_image(tmp_path: Path) -> None:
+def test_mirror_is_for_half_of_all_images(tmp_path: Path) -> None:
     _, step = new_step(tiny(tmp_path, mirror=True))
     images = step.images.images(torch.arange(len(step.images)))
     known, turned = ({image.numpy().tobytes() for image in x} for x in (images, images.flip(-1).contiguous()))
@@ -1086,3 +1102,10 @@ def test_numbers_that_json_can_hold_and_a_step_cannot_be(tmp_path: Path) -> None
             checkpoint.progress(about, Path("x"))
         with pytest.raises(ValueError, match="not JSON compliant"):
             storage.save(tmp_path / "a.safetensors", {}, about)
+
+
+def test_models_are_tried_on_the_usual_mazes() -> None:
+    """Frames that only training needs are not drawn to score a model."""
+    config = DataConfig("mazes", size=64, mazes=4_000)
+    assert config.other() == DataConfig("mazes", size=64)
+    assert config.other("glyphs") == DataConfig("glyphs")

@@ -41,9 +41,12 @@ class DataConfig:
         return train, test
 
     def other(self, dataset: str | None = None, data_dir: str | None = None) -> "DataConfig":
-        """The same images, or those of another data set, with the options that it has too."""
+        """The same images, or those of another data set, with the options that it has too, to try a model on.
+
+        Of mazes, as many to train on as usual: more would have to be drawn, and are not asked for anything.
+        """
         name = dataset or self.dataset
-        shared = {key: getattr(self, key) for key in data.options(name) if hasattr(self, key)}
+        shared = {key: getattr(self, key) for key in data.options(name) if hasattr(self, key) and key != "mazes"}
         return DataConfig(name, **(shared | ({"data_dir": data_dir} if data_dir else {})))
 
 
@@ -52,7 +55,7 @@ class TrainConfig:
     """The training run."""
 
     steps: int = 10_000
-    """Steps of the whole run; a resumed run may have more, and its cosine is then stretched to them."""
+    """Steps of the whole run; a resumed run may have more, and its schedule is then that of the new number."""
     batch: int = 16
     """Episodes in a step, over all processes."""
     lengths: tuple[int, ...] = (32,)
@@ -86,7 +89,7 @@ class TrainConfig:
     unaugmented: float = 0.0
     """With augment: share of the run, its end, whose images are as they are. Changed ones are harder than tests."""
     mirror: bool = False
-    """Mirror every other training image, left and right: for views and objects, not for characters."""
+    """Mirror half of the training images, left and right: for views and objects, not for characters."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Of the codec; the memory stays in float32. auto: bfloat16 on a GPU, float32 elsewhere."""
     seed: int = 0

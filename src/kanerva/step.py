@@ -259,7 +259,7 @@ def plan_of(config: TrainConfig, step: int) -> Plan:
     """What a step's episodes are like, the same in all processes; drawn on the host, which must know it."""
     host = torch.Generator().manual_seed(step_seed(config.seed, step, -1))
     length = config.lengths[int(torch.randint(len(config.lengths), (), generator=host))]
-    augment = config.augment and step < (1 - config.unaugmented) * config.steps
+    augment = config.augment and step < config.steps - round(config.unaugmented * config.steps)
     if config.plain and float(torch.rand((), generator=host)) < config.plain:
         return Plan(length, None, 0, augment)
     return Plan(length, config.classes, config.unwritten, augment)

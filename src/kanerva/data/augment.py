@@ -59,7 +59,7 @@ def augment(
 def mirror(
     x: Float[Tensor, "*b channels height width"], generator: torch.Generator | None = None
 ) -> Float[Tensor, "*b channels height width"]:
-    """Exchange left and right of every other image, drawn at random: for training only. Proof: test_mirror_*."""
+    """Exchange left and right of each image with probability ½: for training only. Proof: test_mirror_*."""
     chosen = torch.rand((*x.shape[:-3], 1, 1, 1), generator=generator, device=x.device) < 0.5
     return torch.where(chosen, x.flip(-1), x)
 

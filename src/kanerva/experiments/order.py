@@ -160,7 +160,7 @@ def compare(model: DKM, case: Case, written: Memories, seed: int) -> dict[str, A
     kl_memory is KL(M) / T, which the score leaves out as the paper does; error is how far read-outs are from the
     codes, relative to the spread of these: of what a memory hardly holds, the order hardly matters.
     """
-    state, z = written.state, model.encode(case.x)
+    state, z, noise = written.state, model.encode(case.x), model.noise_var
     w = memory.address(z, state, model.read_var)
     score, read, R = nats(model, case.x, state, w, seed), memory.read(state, w), state.R
     images, prior = read.mean(0).flatten(0, 1), model.prior(tuple(case.order.shape[:2]))
@@ -170,7 +170,7 @@ def compare(model: DKM, case: Case, written: Memories, seed: int) -> dict[str, A
         "kl_memory": mean(kl_memory.mean(0)),
         "each": dict(zip(EACH, (score.mean(0).tolist(), kl_memory.mean(0).tolist()), strict=True)),
         "error": float(ratio(size((z - read).flatten(0, 2), 1), spread(z.flatten(0, 1), 1))),
-        "stale": mean(staleness(written.w, w, state, model.read_var).mean(0)),
+        "stale": mean(staleness(written.w, memory.address(z, state, noise), state, noise).mean(0)),
         "score": {"spread": mean(spread(score)), "share": share(score, score.mean(0))},
         "readout": {"spread": mean(ratio(spread(read, 2), size(read, 2))), "share": share(read, images, 1)},
         "memory": {
@@ -208,16 +208,16 @@ def nats(
 
 
 def staleness(
-    old: Float[Tensor, "O B T K"], new: Float[Tensor, "O B T K"], state: MemoryState, read_var: Tensor
+    old: Float[Tensor, "O B T K"], new: Float[Tensor, "O B T K"], state: MemoryState, noise_var: Tensor
 ) -> Float[Tensor, "O B T"]:
     """How far weights found while writing are from the best in the final memory, in nats [eq. dkl_w].
 
-        KL(q(w) ‖ p(w | z, M)) − its least = ½ (w − μ)ᵀ (R Rᵀ / read_var + I) (w − μ)
+        KL(q(w) ‖ p(w | z, M)) − its least = ½ (w − μ)ᵀ (R Rᵀ / noise_var + I) (w − μ)
 
     This is what training is said to keep small [sec. 3.3].
     """
     apart = old - new
-    return 0.5 * ((apart @ state.R).square().sum(-1) / read_var + apart.square().sum(-1))
+    return 0.5 * ((apart @ state.R).square().sum(-1) / noise_var + apart.square().sum(-1))
 
 
 def spread(values: Float[Tensor, "O ..."], axes: int = 0) -> Tensor:

@@ -73,7 +73,8 @@ class DKM(CodecModel, Parameters):
         """The noise that a read takes codes to have when it addresses the memory; the paper's is noise_var.
 
         Writing wants a large noise, which leaves M uncertain and KL(M) small. A read, from the mean of M alone,
-        wants a small one. q(w) may be any distribution, so L_T is as much of a bound with one as with the other.
+        wants a small one. q(w) may be any distribution. But the less sure M is, the less L_T is a bound: a bound
+        would read from M as it is drawn (`extra_scores`).
         """
         return self.noise_var if self.config.read_noise == "shared" else self.log_read_var.exp()
 
@@ -126,6 +127,8 @@ class DKM(CodecModel, Parameters):
 
         Weights are those found while writing, and KL(M) is KL(M_t ‖ M_{t−1}) + KL(M_{t−1} ‖ prior) [eq. B_def].
         """
+        if self.config.read_noise == "own":
+            raise ValueError("bound: expected L with read_noise own: B reads with the weights of writing")
         self.check_images(x, "T")
         z, T = self.encode(x), x.shape[-4]
         prior = state = self.prior(tuple(x.shape[:-4]))

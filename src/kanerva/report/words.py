@@ -121,6 +121,7 @@ def plain_name(dataset: Any) -> str:
 
 LEARNED = {
     "noise_var": "Learned: how little a code is trusted when it is written.",
+    "read_var": "Learned: how little a code is trusted when it is read.",
     "prior_var": "Learned: how unsure an empty memory is of its rows.",
     "weight_var": "Learned: how far weights are drawn around their mean.",
     "scale": "Learned: the standard deviation of a pixel, above its least.",
