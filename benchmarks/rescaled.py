@@ -21,6 +21,7 @@ from kanerva import DKM, memory
 from kanerva.data import ClassImages, episodes
 from kanerva.experiments import base
 from kanerva.memory import MemoryState
+from kanerva.models.dkm import STRICT
 
 ROOT = Path(__file__).parents[1]
 MODELS = {"omniglot": "omniglot", "omniglot-record": str(ROOT / "results/models/omniglot-record.safetensors")}
@@ -51,7 +52,7 @@ def changed(model: DKM, images: ClassImages) -> list[dict[str, Any]]:
         other.log_noise_var += math.log(c)
         other.log_prior_var += 2 * math.log(c)
         score = kanerva.evaluate(other, images, count=IMAGES)
-        strict = score.extra["M drawn and charged"]["mean"]
+        strict = score.extra[STRICT]["mean"]
         scores = {"nats": score.nats, "kl_memory": score.kl_memory, "bound": score.bound, "strict": strict}
         rows.append({"noise_var": c, "prior_var": c * c, **scores})
     return rows

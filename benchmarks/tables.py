@@ -14,9 +14,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from kanerva import objective
 from kanerva.experiments import plots
 from kanerva.experiments.plots.speed import duration, sizes
 from kanerva.experiments.tables import Share, Table
+from kanerva.models.dkm import STRICT
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -38,11 +40,11 @@ def load(name: str) -> dict[str, Any]:
 
 SCORED = {
     "omniglot": '`kanerva.load("omniglot")`, a DKM of 32×100',
-    "omniglot-record": "results/models/omniglot-record, the same with twice the filters and a noise of reads",
+    "omniglot-record": "results/models/omniglot-record, the same with twice the filters and a separate read noise",
     "omniglot-paper": "`omniglot-paper`, the paper's DKM of 32×100",
     "omniglot-new": '`kanerva.load("omniglot-new")`, trained on new images too',
-    "omniglot-new-wide": "the same with twice the filters and a noise of reads",
-    "omniglot-small": "results/models/omniglot-small, the paper's codec, with our training and a noise of reads",
+    "omniglot-new-wide": "the same with twice the filters and a separate read noise",
+    "omniglot-small": "results/models/omniglot-small, the paper's codec, our training, a separate read noise",
     "omniglot-gpm": "`omniglot-gpm`, a pseudo-inverse memory of 32×100",
     "omniglot-gpm-released": "`omniglot-gpm --noise released`, with the noise of its authors' program",
     "omniglot-km": "`omniglot-km`, a Kanerva Machine of 64×100; nothing is charged for KL(M), as in its paper",
@@ -138,7 +140,7 @@ def strictly(name: str, label: str) -> list[Any]:
     if value is None:
         return [*kept_to(name, label), None]
     bits = found.get("bits_per_dimension") is not None
-    return [*kept_to(name, label), f"{7 + value / (math.log(2) * FRAME):.1f}" if bits else f"{value:,.0f}"]
+    return [*kept_to(name, label), f"{objective.bits_per_dimension(value, FRAME):.1f}" if bits else f"{value:,.0f}"]
 
 
 GOALS: tuple[tuple[str, str | None, float, str, str], ...] = (
@@ -213,8 +215,6 @@ def deviating(found: dict[str, float] | None) -> dict[str, float] | None:
     return None if found is None else {"mean": found["mean"], "stderr": found["std"]}
 
 
-STRICT = "M drawn and charged"
-"""The extra score of a DKM that is a strict bound."""
 KL_MEMORY = "KL(M) / T, not charged"
 """What a Kanerva Machine reports of its memory."""
 

@@ -130,7 +130,7 @@ def test_newton_takes_memories_and_cues_one_by_one(monkeypatch: pytest.MonkeyPat
 
 
 def test_newton_s_weights_are_addresses_of_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code that explains a cue is addressed with the noise of reads."""
+    """The code that explains a cue is addressed with the read noise."""
     m = model(dataclasses.replace(COLOUR, read_noise="own"), dtype=torch.float64)
     m.log_noise_var.fill_(0.9)
     m.log_read_var.fill_(-1.1)

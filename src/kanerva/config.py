@@ -121,15 +121,16 @@ class TrainConfig:
         checks.seed(self.seed)
         if self.classes is not None:
             checks.count("classes", self.classes)
-        checks.fields(self, unwritten=0, plain=0)
+        checks.fields(self, unwritten=0, plain=0, unaugmented=0)
         if self.unwritten >= min(self.lengths):
             raise ValueError(
                 f"unwritten: expected less than {min(self.lengths)}, the shortest of lengths, got {self.unwritten}"
             )
         if self.unwritten and self.bound == "B":
             raise ValueError(f"unwritten: expected 0 with bound B, which reads as it writes, got {self.unwritten}")
-        if self.plain > 1:
-            raise ValueError(f"plain: expected a share from 0 to 1, got {self.plain}")
+        for name in ("plain", "unaugmented"):
+            if getattr(self, name) > 1:
+                raise ValueError(f"{name}: expected a share from 0 to 1, got {getattr(self, name)}")
         if self.plain and not self.unwritten and self.classes is None:
             raise ValueError("plain: expected 0 where all episodes are plain: classes and unwritten are not set")
         for name in ("steps", "warmup"):
@@ -137,9 +138,6 @@ class TrainConfig:
                 raise ValueError(f"{name}: expected less than 2^53, got {getattr(self, name)}")
         if not 0 <= self.average < 1:
             raise ValueError(f"average: expected a decay from 0 to less than 1, got {self.average}")
-        checks.fields(self, unaugmented=0)
-        if self.unaugmented > 1:
-            raise ValueError(f"unaugmented: expected a share from 0 to 1, got {self.unaugmented}")
         if self.unaugmented and not self.augment:
             raise ValueError("unaugmented: expected 0 without augment, where no image is changed")
         if self.weight_decay and self.optimizer != "adamw":

@@ -51,7 +51,8 @@ def load(split: str = "train", size: int = 32, mazes: int | None = None) -> Clas
     """
     if not isinstance(size, int) or size not in SIZES:
         raise ValueError(f"size: expected {' or '.join(map(str, SIZES))} pixels a side, got {size!r}")
-    checks.count("mazes", MAZES["train"] if mazes is None else mazes)
+    if mazes is not None:
+        checks.count("mazes", mazes)
     version, chosen = _version(), numbers(split, mazes)
 
     def valid(arrays: Arrays) -> bool:

@@ -17,6 +17,9 @@ from ..recall.frame import Contents
 from ..recall.reader import Reader
 from .base import CodecModel, CodecModelConfig, Preparation, Recall, Terms
 
+STRICT = "M drawn and charged"
+"""The extra score that is a strict bound."""
+
 
 @dataclass(frozen=True)
 class DKMConfig(CodecModelConfig):
@@ -109,7 +112,7 @@ class DKM(CodecModel, Parameters):
         w = memory.address(z, state, self.read_var, inverse)
         read = self._read(state, w, inverse, generator, drawn=True)
         terms = Terms(self.decode(read).log_prob(x), None, self.kl_weights(w, inverse))
-        return {"M drawn and charged": objective.nats(terms) + kl_memory / x.shape[-4]}
+        return {STRICT: objective.nats(terms) + kl_memory / x.shape[-4]}
 
     def given(
         self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
