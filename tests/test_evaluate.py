@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 from kanerva import DKM, CodecConfig, DKMConfig, memory, objective
 from kanerva.data import ClassImages
 from kanerva.evaluate import evaluate, halves, new_images
+from kanerva.likelihood import LEVEL, Gaussian, dequantise
 
 CONFIG = DKMConfig(image=(1, 6, 6), rows=4, code=5, codec=CodecConfig((4, 4)), weights="full")
 
@@ -93,3 +95,33 @@ def test_with_drawn_training_descends_the_strict_bound() -> None:
     assert not torch.equal(online.log_lik, m.online(x[:1], 0, generator.manual_seed(1))[0].log_lik)
     for one, other in zip(strict.eval()(x, generator.manual_seed(1)), m(x, generator.manual_seed(1)), strict=True):
         assert torch.equal(one, other)
+
+
+def grey(pixels: Literal["points", "levels"] = "points") -> DKM:
+    torch.manual_seed(0)
+    return DKM(dataclasses.replace(CONFIG, likelihood="gaussian", scale="pixel", pixels=pixels))
+
+
+def test_grey_images_are_scored_at_points_and_by_levels() -> None:
+    pixels = torch.randint(256, (48, 1, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(6).repeat_interleave(8)
+    some = ClassImages.from_labels(pixels.numpy(), labels.numpy(), binary=False, name="some", split="test")
+    by_points, by_levels = (evaluate(grey(way), some, 4, 128) for way in ("points", "levels"))
+    assert by_points.bits is not None
+    assert by_levels.bits is not None
+    assert by_points.bits == by_levels.bits  # the same weights, scored in both ways whichever they were trained for
+    for score, way in ((by_points, "points"), (by_levels, "levels")):
+        assert score.bits_per_dimension == pytest.approx(score.bits[way]["mean"], abs=0.05)  # other draws of w
+        assert f"{score.bits['levels']['mean']:.3f} by grey levels" in score.in_bits
+    assert by_points.nats != by_levels.nats
+    assert evaluate(model().float(), images(), 4, 64).bits is None
+
+
+def test_levels_cost_less_than_points_where_pixels_are_sure() -> None:
+    """Of a level that is as good as known, a point costs ½ ln(2πe / 12) = 0.18 nats more, in any Gaussian."""
+    x = torch.full((1, 8, 8), 0.25)
+    sure = Gaussian(x + LEVEL / 2, torch.tensor(LEVEL / math.sqrt(12)))
+    drawn = torch.stack([dequantise(x, torch.Generator().manual_seed(i)) for i in range(2_000)])
+    points, levels = (float(f(drawn).mean()) / 64 for f in (sure.log_prob, sure.log_level))
+    assert levels == pytest.approx(-math.log(LEVEL), abs=1e-4)
+    assert levels - points == pytest.approx(0.5 * math.log(2 * math.pi * math.e / 12), abs=0.01)

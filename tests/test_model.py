@@ -15,7 +15,7 @@ import kanerva
 from cases import covariance_of, normal
 from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory, objective
 from kanerva.codec import Down, Up
-from kanerva.likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise
+from kanerva.likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise, middle
 from kanerva.recall.reader import Reader
 
 SMALL = DKMConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
@@ -133,6 +133,57 @@ def test_correlated_has_the_gradients_of_its_density() -> None:
         return likelihood.log_prob(x), noisy.log_prob(x), noisy.log_prob(x, mask), likelihood.sample(generator())
 
     assert torch.autograd.gradcheck(all_of_it, [a.requires_grad_() for a in inputs])
+
+
+def test_levels_are_probabilities() -> None:
+    """Of all levels of a pixel, each with its density and width: they sum to 1, also for sure pixels."""
+    levels = torch.arange(-400, 400).double() * LEVEL
+    for scale in (1e-4, LEVEL / 4, LEVEL, 0.1):
+        pixel = Gaussian(torch.tensor(0.1234).double(), torch.tensor(scale).double())
+        p = pixel.log_level(levels[:, None, None, None] + 0.3 * LEVEL).exp() * LEVEL
+        assert float(p.sum()) == pytest.approx(1, abs=1e-10)
+
+
+def test_levels_of_correlated_channels_are_probabilities() -> None:
+    n = 24
+    grid = torch.cartesian_prod(*[torch.arange(-n, n).double() * LEVEL] * 2)[..., None, None]
+    mean, scale = (LEVEL * torch.tensor(a).double()[:, None, None] for a in ((0.3, -2.4), (2.0, 1.0)))
+    one = Correlated(mean, scale, torch.full((1, 1, 1), 0.8).double())
+    p = one.log_level(grid).exp() * LEVEL**2
+    assert float(p.sum()) == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("scale", [0.003, 0.02, 0.3])
+def test_levels_are_integrals(scale: float) -> None:
+    """ln of the mean density over a level, by quadrature, with LEVEL² / 12 taken from the variance."""
+    x, own = torch.linspace(-0.99, 0.97, 50).double(), math.sqrt(scale**2 - LEVEL**2 / 12)
+    low = (x / LEVEL).floor() * LEVEL
+    at = low[:, None] + LEVEL * (torch.arange(2_000).double() + 0.5) / 2_000
+    mean = x + normal(50) * 2 * scale
+    exact = Normal(mean[:, None], own).log_prob(at).logsumexp(-1) - math.log(2_000)
+    found = Gaussian(mean[:, None, None, None], torch.tensor(scale).double()).log_level(x[:, None, None, None])
+    torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-5)
+
+
+def test_levels_that_are_narrow_are_points() -> None:
+    """Where a level is a hundredth of a standard deviation, its mean density is that of its middle."""
+    x, mean = normal(3, 3, 2, 2).clamp(-1, 0.99), normal(3, 3, 2, 2, seed=1)
+    scale, lower = torch.full_like(mean, 0.8), 0.3 * normal(3, 3, 2, 2, seed=2)
+    for p in (Gaussian(mean, scale), Correlated(mean, scale, lower)):
+        torch.testing.assert_close(p.log_level(x), p.log_prob(middle(x)), rtol=0, atol=1e-3)
+
+
+def test_levels_have_finite_gradients_in_float32() -> None:
+    """For pixels that are wrong by the whole range and sure of it, as for pixels that are right and sure."""
+    mean = torch.tensor([[-1.0, 0.0, 0.9961, 0.004]]).view(1, 1, 2, 2).requires_grad_()
+    scale = torch.tensor([[1e-3, 0.0026, 5.0, 0.0026]]).view(1, 1, 2, 2).requires_grad_()
+    x = torch.tensor([[0.99, -0.99, -1.0, 0.001]]).view(1, 1, 2, 2)
+    found = Gaussian(mean, scale).log_level(x)
+    assert found.isfinite().all()
+    assert all(g.isfinite().all() for g in torch.autograd.grad(found.sum(), [mean, scale]))
+    inputs = [normal(2, 3, 1, 2) * 0.1, 0.1 + normal(2, 3, 1, 2, seed=1).square(), normal(2, 3, 1, 2, seed=2)]
+    x = normal(2, 3, 1, 2, seed=3) * 0.3
+    assert torch.autograd.gradcheck(lambda *a: Correlated(*a).log_level(x), [a.requires_grad_() for a in inputs])
 
 
 def test_correlated_keeps_its_digits_in_float32() -> None:

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -24,7 +24,17 @@ from torch.optim.swa_utils import AveragedModel
 
 import kanerva
 from conftest import cuda
-from kanerva import DataConfig, RunConfig, Score, TrainConfig, checkpoint, objective, storage
+from kanerva import (
+    CodecConfig,
+    DataConfig,
+    DKMConfig,
+    RunConfig,
+    Score,
+    TrainConfig,
+    checkpoint,
+    objective,
+    storage,
+)
 from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
 from kanerva.fields import from_dict, to_dict
@@ -573,6 +583,23 @@ def test_a_captured_step_is_the_step_on_cuda(
     assert {plan.length for plan in step.graphs} == set(config.train.lengths)
     for a, b in zip(state(run), state(other), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@cuda
+@pytest.mark.parametrize("pixels", ["points", "levels"])
+def test_a_captured_step_of_grey_images_with_a_read_noise_is_the_step_on_cuda(
+    pixels: Literal["points", "levels"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    model = DKMConfig(rows=4, code=6, scale="pixel", pixels=pixels, read_noise="own", codec=CodecConfig((4, 4)))
+    config = dataclasses.replace(
+        tiny(tmp_path, device="cuda", compile="no"),
+        model=model,
+        data=DataConfig(str(patterns(tmp_path, binary=False))),
+    )
+    plain = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
+    (_, step), (_, uncaptured) = new_step(config), new_step(plain)
+    torch.testing.assert_close(losses(step, range(6)), losses(uncaptured, range(6)), rtol=1e-5, atol=1e-5)
 
 
 @cuda

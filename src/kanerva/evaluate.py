@@ -1,9 +1,11 @@
 """Scores on images that the model has not seen."""
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import get_args, get_type_hints
 
 import torch
 from jaxtyping import Float
@@ -13,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy
 from . import checks, objective
 from .data import ClassImages, episodes
 from .likelihood import Gaussian
-from .models.base import Model
+from .models.base import CodecModel, CodecModelConfig, Model
 from .progress import bar
 
 WRITTEN = 10
@@ -40,7 +42,7 @@ class Score:
     autoencoder: float | None
     """−ln p(x | decoder(encoder(x))), without the memory; None where a model is not trained for it."""
     bits_per_dimension: float | None
-    """The same as nats, for grey and colour images."""
+    """The same as nats, for grey and colour images, with pixels scored as the model says."""
     images: int
     episodes: int
     length: int
@@ -53,9 +55,16 @@ class Score:
     blank: dict[str, float] | None = None
     """Images given a memory in which nothing was written: a bound on −ln p(x | blank memory)."""
 
+    bits: dict[str, dict[str, float]] | None = None
+    """Bits per dimension of grey and colour images in both ways, mean and stderr: of points drawn from their grey
+    levels, as in the paper, and of the levels themselves."""
+
     @property
     def in_bits(self) -> str:
         """The score in bits, to follow the one in nats; empty for binary images."""
+        if self.bits:
+            points, levels = (self.bits[way]["mean"] for way in ("points", "levels"))
+            return f", {points:.3f} bits per dimension, {levels:.3f} by grey levels"
         return "" if self.bits_per_dimension is None else f", {self.bits_per_dimension:.3f} bits per dimension"
 
 
@@ -91,18 +100,22 @@ def evaluate(
     images = images.to(device)
     generator = torch.Generator(device).manual_seed(seed)
     other = torch.Generator(device).manual_seed(seed + 1)  # so that extra scores leave the first ones as they are
+    again = torch.Generator(device).manual_seed(seed + 2)
     rounds = max(2, math.ceil(count / (length * batch)))
     rows, extras = [], []
     with bar("evaluating", rounds * batch * length) as advance, not_training(model):
         for _ in range(rounds):
             x = model.dequantise(episodes(images, batch, length, classes, generator), generator)
             rows.append(objective.parts(model(x, generator)))
-            extras.append(model.extra_scores(x, other) if extra else {})
+            extras.append(model.extra_scores(x, other) | by_pixels(model, x, again) if extra else {})
             advance(batch * length)
     table, more = together(rows), together(extras)
     means = {name: float(values.mean()) for name, values in table.items()}
     count = len(table["nats"])
     bits = objective.bits_per_dimension(means["nats"], math.prod(images.shape))
+    both = {
+        way: objective.bits_per_dimension(more.pop(way), math.prod(images.shape)) for way in PIXELS if way in more
+    }
     return Score(
         **{name: means.get(name) for name in objective.NAMES},  # type: ignore[arg-type]
         nats_stderr=stderr(table["nats"]),
@@ -116,7 +129,29 @@ def evaluate(
         extra={name: summary(values) for name, values in more.items()},
         new=new_images(model, images, min(count * length, MOST_NEW), seed=seed) if extra else None,
         blank=blank_memory(model, images, min(count * length, MOST_NEW), seed) if extra else None,
+        bits={way: summary(nats) for way, nats in both.items()} or None,
     )
+
+
+PIXELS = get_args(get_type_hints(CodecModelConfig)["pixels"])
+"""The ways in which grey and colour pixels are scored."""
+
+
+def by_pixels(
+    model: Model, x: Float[Tensor, "*b T c h w"], generator: torch.Generator
+) -> dict[str, Float[Tensor, "*b"]]:
+    """Nats per image with the pixels of grey and colour images scored in each way."""
+    if model.config.binary or not isinstance(model, CodecModel):
+        return {}
+    state, config, found = generator.get_state(), model.config, {}
+    try:
+        for way in PIXELS:
+            generator.set_state(state)  # so that both are of the same draws
+            model.config = dataclasses.replace(config, pixels=way)
+            found[way] = objective.nats(model(x, generator))
+    finally:
+        model.config = config
+    return found
 
 
 def new_images(

@@ -10,9 +10,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
+from torch.special import log_ndtr
 
 # 256 grey levels on [−1, 1) lie this far apart.
 LEVEL = 1 / 128
+# A standard deviation of a grey level's middle, below which none is taken: its level then has all but 6e−5.
+SURE = LEVEL / 8
 
 
 class Bernoulli(NamedTuple):
@@ -63,6 +66,10 @@ class Gaussian(NamedTuple):
         square = ((x - self.mean) / self.scale).square()
         return -0.5 * _total(square + math.log(2 * math.pi) + 2 * self.scale.log(), mask)
 
+    def log_level(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b"]:
+        """ln p of the grey levels that pixels lie in: Σ ln P(level of x) / LEVEL. Proof: test_levels_*."""
+        return _log_levels(middle(x) - self.mean, self.scale).sum((-3, -2, -1))
+
     def white(
         self, apart: Float[Tensor, "*b c h w"], mask: Float[Tensor, "*#b #c h w"] | None = None
     ) -> Float[Tensor, "*b c h w"]:
@@ -108,6 +115,10 @@ class Correlated(NamedTuple):
         """
         apart, here = self._seen(x - self.mean, mask)
         return Gaussian(torch.zeros_like(apart), here.scale).log_prob(here._explained(apart), mask)
+
+    def log_level(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b"]:
+        """ln p of the grey levels that pixels lie in: of red, of green given red's, of blue given both."""
+        return _log_levels(self._explained(middle(x) - self.mean), self.scale).sum((-3, -2, -1))
 
     def white(
         self, apart: Float[Tensor, "*b c h w"], mask: Float[Tensor, "*#b #c h w"] | None = None
@@ -197,6 +208,23 @@ def _only(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*
 
 def _total(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "*b"]:
     return _only(x, mask).sum((-3, -2, -1))
+
+
+def _log_levels(apart: Float[Tensor, "*b c h w"], scale: Float[Tensor, "..."]) -> Float[Tensor, "*b c h w"]:
+    """ln (Φ(b) − Φ(a)) / LEVEL, where a and b are the edges of a level whose middle is `apart` from the mean.
+
+    scale² is the variance of pixels that are spread over their level. That adds LEVEL² / 12, which is taken off.
+    As Φ(b) − Φ(a) = Φ(−a) − Φ(−b), both are taken in the lower tail, where none is 1.
+    """
+    own = (scale.square() - LEVEL**2 / 12).clamp_min(SURE**2).sqrt()
+    near, far = ((side * LEVEL / 2 - apart.abs()) / own for side in (1, -1))
+    log_near = log_ndtr(near)
+    return log_near + (-torch.expm1(log_ndtr(far) - log_near)).log() - math.log(LEVEL)
+
+
+def middle(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The middle of the grey level that each pixel lies in."""
+    return ((x / LEVEL).floor() + 0.5) * LEVEL
 
 
 def dequantise(x: Float[Tensor, "..."], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:

@@ -202,7 +202,7 @@ def nats(
         generator = torch.Generator(x.device).manual_seed(seed)
         inverse = memory.inverse(MemoryState(R, U), model.read_var)
         drawn = model.draw_weights(mu, MemoryState(R, U), inverse, generator)
-        log_lik = model.decode(memory.read(MemoryState(R, U), drawn)).log_prob(x)
+        log_lik = model.log_p(model.decode(memory.read(MemoryState(R, U), drawn)), x)
         rows.append((model.kl_weights(mu, inverse) - log_lik).mean(-1))
     return torch.stack(rows)
 

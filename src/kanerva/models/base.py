@@ -58,6 +58,9 @@ class CodecModelConfig(BaseConfig):
     its own, from the decoder; or these and the correlations between a pixel's channels (colour)."""
     min_scale: float = 1 / 128
     """Least standard deviation of the gaussian likelihood: one grey level."""
+    pixels: Literal["points", "levels"] = "points"
+    """How grey and colour pixels are scored: by the density at a point drawn from their grey level (the paper), or
+    by the probability of the level, which is the tighter bound."""
     codec: CodecConfig = dataclasses.field(default_factory=CodecConfig)
 
     def __post_init__(self) -> None:
@@ -378,11 +381,17 @@ class CodecModel(Model):
         """
         both = self.decode(torch.stack([read, z]))
         if not any(self.config.spread):
-            log_lik, auto = both.log_prob(x.expand(2, *x.shape)).unbind(0)
+            log_lik, auto = self.log_p(both, x.expand(2, *x.shape)).unbind(0)
             return log_lik, auto
         first = type(both)(*(part[0] for part in both))
         scale = self.config.min_scale + self.log_scale_auto.exp()
-        return first.log_prob(x), Gaussian(both.mean[1], scale).log_prob(x)
+        return self.log_p(first, x), Gaussian(both.mean[1], scale).log_prob(x)
+
+    def log_p(self, p: Likelihood, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b"]:
+        """ln p(x) as images are scored: at their points, or by their grey levels."""
+        if isinstance(p, Bernoulli) or self.config.pixels == "points":
+            return p.log_prob(x)
+        return p.log_level(x)
 
     def iterate(self, first: Read, again: Callable[[Float[Tensor, "*b Q C"]], Read], steps: int) -> Recall:
         """x ← mode p(x | z) of what is read first, then of what is read `again` for the code of x, and so on."""

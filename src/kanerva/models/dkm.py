@@ -111,7 +111,7 @@ class DKM(CodecModel, Parameters):
         state, inverse, kl_memory = self._store(z)
         w = memory.address(z, state, self.read_var, inverse)
         read = self._read(state, w, inverse, generator, drawn=True)
-        terms = Terms(self.decode(read).log_prob(x), None, self.kl_weights(w, inverse))
+        terms = Terms(self.log_p(self.decode(read), x), None, self.kl_weights(w, inverse))
         return {STRICT: objective.nats(terms) + kl_memory / x.shape[-4]}
 
     def given(

@@ -340,7 +340,7 @@ class DNC(CodecModel):
             return {}
         z = self.encode(x)
         other = self.write_codes(self.blank(tuple(x.shape[:-4])), z.roll(1, 0))
-        found = self.decode(self.read(other, z)[0]).log_prob(x)
+        found = self.log_p(self.decode(self.read(other, z)[0]), x)
         return {"read from another episode's memory": -found.mean(-1)}
 
     def recall(

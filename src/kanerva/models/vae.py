@@ -65,7 +65,7 @@ class VAE(CodecModel):
         self.check_images(x, "T")
         self.first(x, written, -4)  # which is checked, and changes nothing
         q = self.posterior(x)
-        return Terms(self.decode(q.draw(generator)).log_prob(x), kl_weights=q.kl())
+        return Terms(self.log_p(self.decode(q.draw(generator)), x), kl_weights=q.kl())
 
     def given(
         self, state: Nothing, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
@@ -90,7 +90,7 @@ class VAE(CodecModel):
             z = q.mean + (0.5 * q.log_var).exp() * noise
             # ln p(z) − ln q(z | x), where ‖(z − mean)/√var‖² = ‖ε‖²
             log_ratio = 0.5 * (noise.square() + q.log_var - z.square()).sum(-1)
-            total = torch.logaddexp(total, self.decode(z).log_prob(x) + log_ratio)
+            total = torch.logaddexp(total, self.log_p(self.decode(z), x) + log_ratio)
         return total - math.log(k)
 
     def blank(self, batch: tuple[int, ...] = ()) -> Nothing:

@@ -197,6 +197,10 @@ SCORES = {
     "mean_image": ("mean image", "The score of the dullest model, which predicts the mean of the training images."),
     "bits_per_dimension": ("in bits", "The score in bits for each pixel and channel."),
 }
+BITS = {
+    "points": "Bits per pixel and channel of points drawn from the pixels' grey levels, as in the paper.",
+    "levels": "Bits per pixel and channel of the grey levels themselves.",
+}
 
 
 def score(material: Material) -> Score | None:
@@ -212,6 +216,10 @@ def score(material: Material) -> Score | None:
             rows.append([label.format(latent=latent(material)), both, text])
     for name, value in part(first, "extra").items():
         rows.append([name, plus_minus(at(value, "mean"), at(value, "stderr")), "Another score of this model."])
+    for way, value in part(first, "bits").items():
+        mean, error = at(value, "mean"), at(value, "stderr")
+        if way in BITS and is_number(mean) and is_number(error):
+            rows.append([f"in bits, {way}", f"{mean:.3f} ± {error:.3f}", BITS[way]])
     listed = [[score_line(s), plus_minus(s["nats"], s["nats_stderr"])] for s in others]
     return Score(
         plus_minus(first["nats"], first["nats_stderr"]),
