@@ -5,7 +5,8 @@
     python benchmarks/seeds.py "one H200" results/evaluation/omniglot-km.json km1.json …
 
 The first word says what the runs were trained on, the others are files that `kanerva evaluate --json` wrote. Which
-preset, seed and steps a score is of is read from its checkpoint, which must still be there.
+preset, seed and steps a score is of is read from its checkpoint, which must still be there. Rows of other presets,
+or of memories written in other ways, stay in the file as they are.
 """
 
 import dataclasses
@@ -32,7 +33,8 @@ def main(device: str, files: list[str]) -> None:
     for file in files:
         row, run = scored(json.loads(Path(file).read_text()), device)
         rows.setdefault(row, []).append(run)
-    found = {row: summary(sorted(runs, key=lambda run: run["seed"])) for row, runs in rows.items()}
+    found = json.loads(OUT.read_text())["rows"] if OUT.exists() else {}
+    found |= {row: summary(sorted(runs, key=lambda run: run["seed"])) for row, runs in rows.items()}
     base.save(OUT, {"command": f"python benchmarks/seeds.py {json.dumps(device)} SCORE.json …", "rows": found})
 
 
@@ -50,14 +52,15 @@ def scored(score: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
         row += f" --steps {run.train.steps}"
     if about["step"] != run.train.steps:
         raise ValueError(f"{place}: expected a run of {run.train.steps} steps, got {about['step']} of them")
+    how = "".join(f" --{name} {score[name]}" for name in ("block", "iterations") if name in score)
     train = f"kanerva train {row} --seed {run.train.seed}" + (f" --out {place}" if Path(place).is_dir() else "")
-    return row, {
+    return row + (f", evaluated with{how}" if how else ""), {
         "seed": run.train.seed,
         "steps": about["step"],
         **{name: score[name] for name in SCORES if score.get(name) is not None},
         "crc32": score["crc32"],
         "train": train,
-        "evaluate": f"kanerva evaluate {place} --images {score['images']} --json",
+        "evaluate": f"kanerva evaluate {place} --images {score['images']}{how} --json",
         "device": device,
         "seconds": about["seconds"],
     }

@@ -4,9 +4,9 @@
     python benchmarks/ship.py runs/mazes-wide results/models/mazes-wide.safetensors
 
 The averaged weights where there are any, with what the run says of itself. Where float32 would take more than 5 MB,
-matrices are rounded to float16, which `kanerva.load` makes float32 again; the scores of both are printed, so that
-what rounding costs is seen. Its card, NAME.md, is written by hand; `kanerva info` and `kanerva evaluate` say what
-it needs.
+all but single numbers is rounded to float16, which `kanerva.load` makes float32 again; the scores of both are
+printed, so that what rounding costs is seen. Its card, NAME.md, is written by hand; `kanerva info` and
+`kanerva evaluate` say what it needs.
 """
 
 import sys
@@ -39,8 +39,8 @@ def main(place: str, name: str) -> None:
 
 
 def rounded(x: Tensor) -> Tensor:
-    """Matrices in 16 bits; float16 has three more digits than bfloat16, and weights need no greater range."""
-    return x.to(torch.float16) if x.ndim > 1 and x.is_floating_point() else x
+    """Matrices and vectors in 16 bits; float16 has three more digits than bfloat16, and weights need no greater range."""
+    return x.to(torch.float16) if x.ndim and x.is_floating_point() else x
 
 
 if __name__ == "__main__":

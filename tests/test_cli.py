@@ -174,6 +174,11 @@ def test_every_field_has_its_help(kind: type) -> None:
             "kanerva: seed: expected a whole number from 0 to 4294967295, got 11111111111111111111111; see kanerva",
         ),
         (["evaluate", "omniglot", "--classes", "0"], "kanerva: classes: expected 1 or more, got 0; see kanerva"),
+        (["evaluate", "omniglot", "--block", "0"], "kanerva: block: expected 1 or more, got 0; see kanerva"),
+        (
+            ["evaluate", "nearest", "--dataset", "glyphs", "--iterations", "2", "--block", "3"],
+            "kanerva: --iterations and --block: expected a dkm, whose writes have rounds and blocks, got a nearest",
+        ),
         (["evaluate", "nowhere.safetensors"], "kanerva: nowhere.safetensors: no such file"),
         (["evaluate", str(Path(__file__).parent)], "is not the folder of a run, or nothing was saved there yet"),
         (["train", "demo", "--steps", "0"], "expected 1 or more, got 0"),
@@ -354,6 +359,17 @@ def test_evaluate_prints_a_score(run: Path, capsys: pytest.CaptureFixture[str]) 
     assert score["checkpoint"] == str(run)
     assert {"nats", "nats_stderr", "reconstruction", "kl_weights", "kl_memory", "autoencoder"} <= set(score)
     assert f"{score['nats']:.2f} ± {score['nats_stderr']:.2f}" in text
+
+
+def test_evaluate_writes_as_it_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["evaluate", str(run), "--images", "100", "--length", "5", "--json"]
+    as_trained, same, others = (
+        json.loads(said(capsys, *flags, *more))
+        for more in ([], ["--block", "1", "--iterations", "1"], ["--block", "5", "--iterations", "2"])
+    )
+    assert same["nats"] == as_trained["nats"] != others["nats"]
+    assert same["kl_memory"] == as_trained["kl_memory"] != others["kl_memory"]
+    assert (others["block"], others["iterations"]) == (5, 2)
 
 
 def test_the_error_shrinks_with_more_images(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -256,6 +256,15 @@ def test_write_in_one_block_addresses_the_old_memory() -> None:
     close(w, memory.address(c.z, c.state, c.noise_var))
 
 
+@pytest.mark.parametrize("iterations", [1, 3])
+def test_write_in_one_block_takes_codes_in_any_order(iterations: int) -> None:
+    c = case((2,), T=6)
+    state, w = memory.write(c.state, c.z, c.noise_var, iterations, block=6)
+    turned, other = memory.write(c.state, c.z.flip(-2), c.noise_var, iterations, block=100)
+    same_memory(state, turned)
+    close(w, other.flip(-2))
+
+
 def test_write_in_blocks_is_writing_the_blocks() -> None:
     c = case((2,), T=7)
     first, w1 = memory.write(c.state, c.z[:, :4], c.noise_var, block=4)

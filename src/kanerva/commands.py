@@ -28,7 +28,7 @@ from .files import atomic_write, cache_dir, check_writable
 from .linalg import broadcast
 from .log import METRICS, latest
 from .memory import MemoryState, frame
-from .models import DKM, MODELS, load
+from .models import DKM, MODELS, Model, load
 from .progress import bar
 from .subject import find
 from .train import saved_config, train
@@ -71,6 +71,11 @@ class Evaluate:
     """Classes in an episode; otherwise any."""
     images: int = 10_000
     """Images to score, at least."""
+    iterations: int | None = None
+    """DKM: address-and-update rounds for each image written; otherwise as it was trained."""
+    block: int | None = None
+    """DKM: images addressed against the same memory and written at once; otherwise as it was trained. With as many
+    as an episode has, their order does not matter."""
     seed: int = 0
     """Decides the episodes and the draws of w."""
     device: str = "auto"
@@ -79,14 +84,18 @@ class Evaluate:
     """Print one JSON object and nothing else."""
 
     def __post_init__(self) -> None:
-        checks.fields(self, length=1, images=1, **({} if self.classes is None else {"classes": 1}))
+        given = [name for name in ("classes", "iterations", "block") if getattr(self, name) is not None]
+        checks.fields(self, length=1, images=1, **dict.fromkeys(given, 1))
         checks.seed(self.seed)
 
     def run(self) -> None:
         (who,) = find([self.checkpoint], choose(self.device), self.dataset, self.data_dir)
+        how = {name: value for name in ("iterations", "block") if (value := getattr(self, name)) is not None}
+        write_by(who.model, how)
         score = evaluate(who.model, who.unseen, self.length, self.images, self.classes, self.seed)
         about = {
             **who.about,
+            **how,
             "split": "test",
             "mean_image": mean_image_nats(who.seen, who.unseen),
             "different": len(who.unseen),
@@ -505,6 +514,16 @@ def ending(folder: Path) -> str:
         return f"step {step:,}; {path}"
     when = "" if row["step"] == step else f" at step {row['step']:,}"
     return f"step {step:,}: {row['nats']:.2f} nats per training image{when}; {path}"
+
+
+def write_by(model: Model, how: dict[str, Any]) -> None:
+    """Have a DKM write in other rounds or blocks than it was trained with."""
+    if not how:
+        return
+    if not isinstance(model, DKM):
+        given = " and ".join(f"--{name}" for name in how)
+        raise ValueError(f"{given}: expected a dkm, whose writes have rounds and blocks, got a {model.config.kind}")
+    model.config = dataclasses.replace(model.config, **how)
 
 
 def table(score: Score, about: dict[str, Any]) -> str:
