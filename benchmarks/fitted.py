@@ -87,7 +87,7 @@ class Problem(NamedTuple):
     def log_lik(self, u: Float[Tensor, "S E Q N"]) -> Float[Tensor, "S E Q"]:
         """ln p(x | u) of draws: u is z, or the weights that read z = Rᵀu."""
         z = u if isinstance(self.model, VAE) else memory.read(self.state, u)
-        return self.model.decode(z).log_prob(self.x.expand(len(u), *self.x.shape))
+        return self.model.log_p(self.model.decode(z), self.x.expand(len(u), *self.x.shape))
 
 
 def fit(

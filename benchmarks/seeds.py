@@ -52,7 +52,8 @@ def scored(score: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
         row += f" --steps {run.train.steps}"
     if about["step"] != run.train.steps:
         raise ValueError(f"{place}: expected a run of {run.train.steps} steps, got {about['step']} of them")
-    how = "".join(f" --{name} {score[name]}" for name in ("block", "iterations") if name in score)
+    how = f" --length {score['length']}" if score["length"] != 32 else ""
+    how += "".join(f" --{name} {score[name]}" for name in ("classes", "block", "iterations") if score.get(name))
     train = f"kanerva train {row} --seed {run.train.seed}" + (f" --out {place}" if Path(place).is_dir() else "")
     return row + (f", evaluated with{how}" if how else ""), {
         "seed": run.train.seed,

@@ -39,7 +39,7 @@ def main(place: str, name: str) -> None:
 
 
 def rounded(x: Tensor) -> Tensor:
-    """Matrices and vectors in 16 bits; float16 has three more digits than bfloat16, and weights need no greater range."""
+    """Matrices and vectors in float16: three more digits than bfloat16 has, and weights need no greater range."""
     return x.to(torch.float16) if x.ndim and x.is_floating_point() else x
 
 

@@ -372,6 +372,15 @@ def test_evaluate_writes_as_it_is_told(run: Path, capsys: pytest.CaptureFixture[
     assert (others["block"], others["iterations"]) == (5, 2)
 
 
+def test_a_preset_of_mazes_takes_other_images() -> None:
+    """Without its number of mazes, which no other images have, unless that is asked for."""
+    assert parse("train", ["mazes"]).config.data == DataConfig("mazes", mazes=4_000)
+    assert parse("train", ["mazes", "--dataset", "x.npz"]).config.data == DataConfig("x.npz")
+    assert parse("train", ["mazes", "--dataset", "x.npz", "--mazes", "5"]).config.data == DataConfig(
+        "x.npz", mazes=5
+    )
+
+
 def test_the_error_shrinks_with_more_images(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     few, many = (
         json.loads(said(capsys, "evaluate", str(run), "--images", n, "--length", "5", "--json"))

@@ -7,10 +7,13 @@ from typing import Literal
 import pytest
 import torch
 
-from kanerva import DKM, CodecConfig, DKMConfig, memory, objective
+from kanerva import DKM, MODELS, CodecConfig, DKMConfig, RunConfig, memory, objective
+from kanerva.config import with_model
 from kanerva.data import ClassImages
-from kanerva.evaluate import evaluate, halves, new_images
-from kanerva.likelihood import LEVEL, Gaussian, dequantise
+from kanerva.evaluate import WAYS, evaluate, halves, new_images
+from kanerva.likelihood import LEVEL, Correlated, Gaussian, dequantise
+from kanerva.models.base import CodecModel
+from kanerva.models.dkm import STRICT
 
 CONFIG = DKMConfig(image=(1, 6, 6), rows=4, code=5, codec=CodecConfig((4, 4)), weights="full")
 
@@ -97,24 +100,52 @@ def test_with_drawn_training_descends_the_strict_bound() -> None:
         assert torch.equal(one, other)
 
 
-def grey(pixels: Literal["points", "levels"] = "points") -> DKM:
+def grey(kind: str = "dkm", pixels: Literal["points", "levels"] = "points", scale: str = "pixel") -> CodecModel:
+    """A model whose pixels are about as sure as a grey level is wide, so that points and levels differ."""
     torch.manual_seed(0)
-    return DKM(dataclasses.replace(CONFIG, likelihood="gaussian", scale="pixel", pixels=pixels))
+    config = with_model(RunConfig(model=CONFIG), kind, likelihood="gaussian", scale=scale, pixels=pixels).model
+    made = MODELS[kind](dataclasses.replace(config, min_scale=LEVEL / 2))  # type: ignore[call-arg]
+    made.log_scale.data.fill_(-10.0)  # type: ignore[union-attr, operator]
+    assert isinstance(made, CodecModel)
+    return made
+
+
+def plain_greys() -> ClassImages:
+    """Images of one grey level each."""
+    levels = torch.randint(100, 156, (48, 1, 1, 1), generator=torch.Generator().manual_seed(0))
+    pixels, labels = levels.expand(48, 1, 6, 6).to(torch.uint8), torch.arange(6).repeat_interleave(8)
+    return ClassImages.from_labels(pixels.numpy(), labels.numpy(), binary=False, name="some", split="test")
 
 
 def test_grey_images_are_scored_at_points_and_by_levels() -> None:
-    pixels = torch.randint(256, (48, 1, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    labels = torch.arange(6).repeat_interleave(8)
-    some = ClassImages.from_labels(pixels.numpy(), labels.numpy(), binary=False, name="some", split="test")
-    by_points, by_levels = (evaluate(grey(way), some, 4, 128) for way in ("points", "levels"))
-    assert by_points.bits is not None
-    assert by_levels.bits is not None
+    by_points, by_levels = (evaluate(grey(pixels=way), plain_greys(), 4, 128) for way in ("points", "levels"))
     assert by_points.bits == by_levels.bits  # the same weights, scored in both ways whichever they were trained for
     for score, way in ((by_points, "points"), (by_levels, "levels")):
-        assert score.bits_per_dimension == pytest.approx(score.bits[way]["mean"], abs=0.05)  # other draws of w
-        assert f"{score.bits['levels']['mean']:.3f} by grey levels" in score.in_bits
-    assert by_points.nats != by_levels.nats
-    assert evaluate(model().float(), images(), 4, 64).bits is None
+        assert score.bits is not None
+        assert score.pixels == way
+        assert score.bits_per_dimension == pytest.approx(score.bits[way]["mean"], abs=1e-12)
+        assert score.in_bits.startswith(f", {score.bits[way]['mean']:.3f} bits per dimension {WAYS[way]} (")
+    assert by_points.nats != pytest.approx(by_levels.nats, rel=0.01)
+    assert by_points.extra[STRICT]["mean"] != pytest.approx(by_levels.extra[STRICT]["mean"], rel=0.01)
+    binary = evaluate(model().float(), images(), 4, 64)
+    assert (binary.pixels, binary.bits, binary.in_bits) == (None, None, "")
+
+
+@pytest.mark.parametrize("scale", ["one", "pixel", "colour"])
+@pytest.mark.parametrize("kind", [kind for kind, made in MODELS.items() if issubclass(made, CodecModel)])
+def test_every_model_scores_by_levels_what_its_decoder_says(
+    kind: str, scale: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scored by levels, a model is as one whose Gaussians have no other score."""
+    x = dequantise(plain_greys().images(torch.arange(8)).reshape(2, 4, 1, 6, 6), torch.Generator().manual_seed(1))
+    by_levels = objective.nats(grey(kind, "levels", scale)(x, torch.Generator().manual_seed(2)))
+    points = objective.nats(grey(kind, "points", scale)(x, torch.Generator().manual_seed(2)))
+    assert not torch.allclose(by_levels, points, rtol=1e-3)
+    for likelihood in (Gaussian, Correlated):
+        monkeypatch.setattr(likelihood, "log_prob", likelihood.log_level)
+    torch.testing.assert_close(
+        objective.nats(grey(kind, "points", scale)(x, torch.Generator().manual_seed(2))), by_levels
+    )
 
 
 def test_levels_cost_less_than_points_where_pixels_are_sure() -> None:

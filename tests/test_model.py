@@ -173,17 +173,34 @@ def test_levels_that_are_narrow_are_points() -> None:
         torch.testing.assert_close(p.log_level(x), p.log_prob(middle(x)), rtol=0, atol=1e-3)
 
 
-def test_levels_have_finite_gradients_in_float32() -> None:
-    """For pixels that are wrong by the whole range and sure of it, as for pixels that are right and sure."""
-    mean = torch.tensor([[-1.0, 0.0, 0.9961, 0.004]]).view(1, 1, 2, 2).requires_grad_()
-    scale = torch.tensor([[1e-3, 0.0026, 5.0, 0.0026]]).view(1, 1, 2, 2).requires_grad_()
-    x = torch.tensor([[0.99, -0.99, -1.0, 0.001]]).view(1, 1, 2, 2)
-    found = Gaussian(mean, scale).log_level(x)
-    assert found.isfinite().all()
-    assert all(g.isfinite().all() for g in torch.autograd.grad(found.sum(), [mean, scale]))
+@pytest.mark.parametrize("scale", [0.0025, 0.005, 0.1, 2.0])
+def test_levels_have_their_gradients_in_float32(scale: float) -> None:
+    """Also for pixels that are wrong by the whole range, and sure of it; float64 is the judge."""
+    apart = torch.tensor([0.0, 0.001, 0.004, 0.02, 0.05, 0.3, 1.0, 1.9]).double()
+    x = torch.full_like(apart, -1.0)[:, None, None, None]
+
+    def gradients(dtype: torch.dtype) -> list[Tensor]:
+        mean, s = middle(x) + apart[:, None, None, None] + 1e-4, torch.full_like(x, scale)
+        inputs = [a.to(dtype).requires_grad_() for a in (mean, s)]
+        found = Gaussian(*inputs).log_level(x.to(dtype))
+        assert found.isfinite().all()
+        return [g.double() for g in torch.autograd.grad(found.sum(), inputs)]
+
+    for single, exact in zip(gradients(torch.float32), gradients(torch.float64), strict=True):
+        # near the mean the gradient itself is small, and its error relative to 1 / scale
+        torch.testing.assert_close(single, exact, rtol=1e-3, atol=1e-3 / scale)
+
+
+def test_levels_have_the_gradients_of_their_probabilities() -> None:
     inputs = [normal(2, 3, 1, 2) * 0.1, 0.1 + normal(2, 3, 1, 2, seed=1).square(), normal(2, 3, 1, 2, seed=2)]
     x = normal(2, 3, 1, 2, seed=3) * 0.3
     assert torch.autograd.gradcheck(lambda *a: Correlated(*a).log_level(x), [a.requires_grad_() for a in inputs])
+
+
+def test_dequantised_pixels_stay_in_their_level() -> None:
+    """x + LEVEL u is rounded up to the next level a few times in a million, unless that is seen to."""
+    levels = (torch.arange(-128, 128) * LEVEL).repeat(8_000)
+    assert torch.equal(middle(dequantise(levels, generator())), levels + LEVEL / 2)
 
 
 def test_correlated_keeps_its_digits_in_float32() -> None:

@@ -245,7 +245,7 @@ def test_it_is_evaluated(model: Model) -> None:
     score = kanerva.evaluate(model, data, length=3, count=12, batch=2)
     assert score == kanerva.evaluate(model, data, length=3, count=12, batch=2)
     plain = kanerva.evaluate(model, data, length=3, count=12, batch=2, extra=False)
-    assert plain == dataclasses.replace(score, extra={}, new=None, blank=None)
+    assert plain == dataclasses.replace(score, extra={}, new=None, blank=None, bits=None)
     assert all(set(value) == {"mean", "stderr"} for value in score.extra.values())
 
 

@@ -384,6 +384,15 @@ def test_colour_images_are_pointed_to_their_preset(tmp_path: Path) -> None:
     assert "--invert" in advice(bits, dataclasses.replace(drawn, pixels=1 - drawn.pixels), world)
 
 
+def test_grey_levels_refuse_a_scale_that_they_take_no_notice_of(tmp_path: Path) -> None:
+    images = grey(tmp_path).data.load()[0]
+    sure = DKMConfig(pixels="levels", min_scale=0.002)
+    with pytest.raises(ValueError, match=r"min_scale: expected 0.00246 or more with pixels levels.*got 0.002; try"):
+        fit(sure, images)
+    assert fit(dataclasses.replace(sure, min_scale=0.0025), images).likelihood == "gaussian"
+    assert fit(dataclasses.replace(sure, pixels="points"), images).likelihood == "gaussian"
+
+
 def test_presets_for_mazes_have_the_paper_s_memory() -> None:
     for name in ("mazes-paper", "mazes", "mazes-vae"):
         config = kanerva.PRESETS[name][1].model

@@ -75,7 +75,7 @@ class Evaluate:
     """DKM: address-and-update rounds for each image written; otherwise as it was trained."""
     block: int | None = None
     """DKM: images addressed against the same memory and written at once; otherwise as it was trained. With as many
-    as an episode has, their order does not matter."""
+    as an episode has (new images: 40 are written), their order does not matter."""
     seed: int = 0
     """Decides the episodes and the draws of w."""
     device: str = "auto"
@@ -404,7 +404,7 @@ def parse_train(arguments: list[str]) -> Train:
         start, prog = preset(name, PRESETS[name][1], model), f"kanerva train {name}"
         start = start if folder is None else Train(start.config, folder, resume=True)
         about = f"{PRESETS[name][0]} --model NAME trains another kind of model ({', '.join(trainable())})."
-        return read(Train, prog, arguments, start, about)
+        return of_its_data(read(Train, prog, arguments, start, about), start)
     if folder is None:
         came = arguments[0] if arguments else "none"
         raise ValueError(
@@ -413,6 +413,15 @@ def parse_train(arguments: list[str]) -> Train:
     config = saved_config(folder)
     start = Train(config if model is None else with_model(config, model), folder, resume=True)
     return read(Train, f"kanerva train --resume {folder}", arguments, start, "Go on with a run.")
+
+
+def of_its_data(train: Train, start: Train) -> Train:
+    """Leave out how many mazes a preset has, where other images were asked for."""
+    data, before = train.config.data, start.config.data
+    if data.dataset == before.dataset or data.mazes != before.mazes:
+        return train
+    config = dataclasses.replace(train.config, data=dataclasses.replace(data, mazes=None))
+    return dataclasses.replace(train, config=config)
 
 
 def preset(name: str, config: RunConfig, model: str | None) -> Train:
@@ -551,9 +560,15 @@ def table(score: Score, about: dict[str, Any]) -> str:
     return (
         f"{nats}\n{extra}"
         f"  {drawn} of {about['dataset']} in {score.episodes} episodes of {score.length}, "
-        f"seed {score.seed}; lower is better\n"
+        f"seed {score.seed}{written(about)}; lower is better\n"
         f"  {'; '.join(terms)}"
     )
+
+
+def written(about: dict[str, Any]) -> str:
+    """How memories were written, where `evaluate` was told."""
+    said = f", written in blocks of {about['block']}" if "block" in about else ""
+    return said + (f", in {about['iterations']} rounds" if "iterations" in about else "")
 
 
 def writes() -> dict[str, str]:

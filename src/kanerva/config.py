@@ -204,11 +204,11 @@ OWN = dataclasses.replace(
     ),
 )
 PRESETS["omniglot-record"] = (
-    "Our best scores for the same memory: a codec three times as large, and reads with a noise of their own.",
+    "Our best scores for the same memory: a codec three times as large, and a separate read noise.",
     with_training(OWN, steps=55_000),
 )
 PRESETS["omniglot-small"] = (
-    "The paper's codec, with our training.",
+    "The paper's codec with our training, a separate read noise and the full covariance of w.",
     dataclasses.replace(
         with_training(OWN, steps=40_000, lr=2e-3), model=DKMConfig(weights="full", read_noise="own")
     ),
@@ -247,7 +247,7 @@ COLOUR = RunConfig(
         weights="full",
         read_noise="own",
         scale="colour",
-        min_scale=0.0025,  # the least that leaves a level's middle a variance of its own
+        min_scale=0.0025,  # just above √(LEVEL² / 12 + SURE²), below which grey levels take no notice of it
         pixels="levels",
         # wide: a codec of 80, 64 and 64 filters costs a quarter of a bit per dimension more
         codec=CodecConfig((128, 160, 160), norm="group", activation="silu", linear=True),
@@ -266,7 +266,7 @@ PRESETS["mazes-paper"] = (
     ),
 )
 PRESETS["mazes"] = (
-    "Our best for the same memory: a wide codec with a linear part, correlated colours, grey levels, 4,000 mazes.",
+    "Our best for the same memory: a wide codec, correlated colours, pixels scored by grey level, 4,000 mazes.",
     COLOUR,
 )
 PRESETS["mazes-vae"] = (

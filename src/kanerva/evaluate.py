@@ -5,7 +5,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import get_args, get_type_hints
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy
 from . import checks, objective
 from .data import ClassImages, episodes
 from .likelihood import Gaussian
-from .models.base import CodecModel, CodecModelConfig, Model
+from .models.base import CodecModel, Model
 from .progress import bar
 
 WRITTEN = 10
@@ -55,17 +55,25 @@ class Score:
     blank: dict[str, float] | None = None
     """Images given a memory in which nothing was written: a bound on −ln p(x | blank memory)."""
 
-    bits: dict[str, dict[str, float]] | None = None
+    pixels: Literal["points", "levels"] | None = None
+    """How pixels of grey and colour images are scored: as points within their grey levels, or by the levels."""
+    bits: dict[Literal["points", "levels"], dict[str, float]] | None = None
     """Bits per dimension of grey and colour images in both ways, mean and stderr: of points drawn from their grey
     levels, as in the paper, and of the levels themselves."""
 
     @property
     def in_bits(self) -> str:
         """The score in bits, to follow the one in nats; empty for binary images."""
-        if self.bits:
-            points, levels = (self.bits[way]["mean"] for way in ("points", "levels"))
-            return f", {points:.3f} bits per dimension, {levels:.3f} by grey levels"
-        return "" if self.bits_per_dimension is None else f", {self.bits_per_dimension:.3f} bits per dimension"
+        if self.bits_per_dimension is None:
+            return ""
+        said = f", {self.bits_per_dimension:.3f} bits per dimension"
+        if self.pixels is None:
+            return said
+        said += f" {WAYS[self.pixels]}"
+        others = [
+            f"{found['mean']:.3f} {WAYS[way]}" for way, found in (self.bits or {}).items() if way != self.pixels
+        ]
+        return said + "".join(f" ({other})" for other in others)
 
 
 @torch.no_grad()
@@ -100,22 +108,21 @@ def evaluate(
     images = images.to(device)
     generator = torch.Generator(device).manual_seed(seed)
     other = torch.Generator(device).manual_seed(seed + 1)  # so that extra scores leave the first ones as they are
-    again = torch.Generator(device).manual_seed(seed + 2)
     rounds = max(2, math.ceil(count / (length * batch)))
     rows, extras = [], []
     with bar("evaluating", rounds * batch * length) as advance, not_training(model):
         for _ in range(rounds):
             x = model.dequantise(episodes(images, batch, length, classes, generator), generator)
+            same = generator.get_state()
             rows.append(objective.parts(model(x, generator)))
-            extras.append(model.extra_scores(x, other) | by_pixels(model, x, again) if extra else {})
+            extras.append(model.extra_scores(x, other) | otherwise(model, x, same) if extra else {})
             advance(batch * length)
     table, more = together(rows), together(extras)
     means = {name: float(values.mean()) for name, values in table.items()}
     count = len(table["nats"])
     bits = objective.bits_per_dimension(means["nats"], math.prod(images.shape))
-    both = {
-        way: objective.bits_per_dimension(more.pop(way), math.prod(images.shape)) for way in PIXELS if way in more
-    }
+    own = model.config.pixels if isinstance(model, CodecModel) and not images.binary else None
+    ways = {way: more.pop(way) for way in WAYS if way in more} | ({own: table["nats"]} if own and extra else {})
     return Score(
         **{name: means.get(name) for name in objective.NAMES},  # type: ignore[arg-type]
         nats_stderr=stderr(table["nats"]),
@@ -129,29 +136,32 @@ def evaluate(
         extra={name: summary(values) for name, values in more.items()},
         new=new_images(model, images, min(count * length, MOST_NEW), seed=seed) if extra else None,
         blank=blank_memory(model, images, min(count * length, MOST_NEW), seed) if extra else None,
-        bits={way: summary(nats) for way, nats in both.items()} or None,
+        pixels=own,
+        bits={
+            way: summary(objective.bits_per_dimension(ways[way], math.prod(images.shape)))
+            for way in WAYS
+            if way in ways
+        }
+        or None,
     )
 
 
-PIXELS = get_args(get_type_hints(CodecModelConfig)["pixels"])
+WAYS: dict[Literal["points", "levels"], str] = {"points": "as points", "levels": "by grey levels"}
 """The ways in which grey and colour pixels are scored."""
 
 
-def by_pixels(
-    model: Model, x: Float[Tensor, "*b T c h w"], generator: torch.Generator
-) -> dict[str, Float[Tensor, "*b"]]:
-    """Nats per image with the pixels of grey and colour images scored in each way."""
+def otherwise(model: Model, x: Float[Tensor, "*b T c h w"], state: Tensor) -> dict[str, Float[Tensor, "*b"]]:
+    """Nats per image with the pixels of grey and colour images scored in the other way, with the same draws."""
     if model.config.binary or not isinstance(model, CodecModel):
         return {}
-    state, config, found = generator.get_state(), model.config, {}
+    config, generator = model.config, torch.Generator(x.device)
+    (other,) = (way for way in WAYS if way != config.pixels)
+    generator.set_state(state)
+    model.config = dataclasses.replace(config, pixels=other)
     try:
-        for way in PIXELS:
-            generator.set_state(state)  # so that both are of the same draws
-            model.config = dataclasses.replace(config, pixels=way)
-            found[way] = objective.nats(model(x, generator))
+        return {other: objective.nats(model(x, generator))}
     finally:
         model.config = config
-    return found
 
 
 def new_images(

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
-from torch.special import log_ndtr
+from torch.special import erfcx, log_ndtr
 
 # 256 grey levels on [−1, 1) lie this far apart.
 LEVEL = 1 / 128
@@ -213,13 +213,22 @@ def _total(x: Float[Tensor, "*b c h w"], mask: Tensor | None) -> Float[Tensor, "
 def _log_levels(apart: Float[Tensor, "*b c h w"], scale: Float[Tensor, "..."]) -> Float[Tensor, "*b c h w"]:
     """ln (Φ(b) − Φ(a)) / LEVEL, where a and b are the edges of a level whose middle is `apart` from the mean.
 
-    scale² is the variance of pixels that are spread over their level. That adds LEVEL² / 12, which is taken off.
-    As Φ(b) − Φ(a) = Φ(−a) − Φ(−b), both are taken in the lower tail, where none is 1.
+    scale² is the variance of pixels that are spread over their level. That adds LEVEL² / 12, which is taken off (of
+    each channel given those before it; L stays as it is). So the Gaussian here is narrower than that of log_prob.
+    As Φ(b) − Φ(a) = Φ(−a) − Φ(−b), both are taken in the lower tail, where none is 1. Levels below 0 and above 255
+    have their share too, so that of the others is a little less than 1.
     """
     own = (scale.square() - LEVEL**2 / 12).clamp_min(SURE**2).sqrt()
     near, far = ((side * LEVEL / 2 - apart.abs()) / own for side in (1, -1))
-    log_near = log_ndtr(near)
-    return log_near + (-torch.expm1(log_ndtr(far) - log_near)).log() - math.log(LEVEL)
+    log_near = _log_cdf(near)
+    return log_near + (-torch.expm1(_log_cdf(far) - log_near)).log() - math.log(LEVEL)
+
+
+def _log_cdf(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """ln Φ(x). In the lower tail, the gradient of log_ndtr is a difference of large numbers; this one's is not."""
+    low = x.clamp_max(-1.0)
+    tail = (erfcx(-math.sqrt(0.5) * low) / 2).log() - low.square() / 2
+    return torch.where(x < -1, tail, log_ndtr(x.clamp_min(-1.0)))
 
 
 def middle(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
@@ -229,4 +238,5 @@ def middle(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 def dequantise(x: Float[Tensor, "..."], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:
     """Spread each grey level over its width, x + U(0, 1/128), so that a density has something to fit [sec. 4]."""
-    return x + LEVEL * torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+    spread = x + LEVEL * torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+    return spread.minimum((x + LEVEL).nextafter(x))  # the sum may be rounded up to the next level

@@ -7,6 +7,7 @@ What a step draws depends on the seed and its number alone, so a resumed run goe
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import shlex
 import signal
@@ -25,6 +26,7 @@ from .data import ClassImages
 from .distributed import World
 from .evaluate import Score, evaluate
 from .fields import from_dict
+from .likelihood import LEVEL, SURE
 from .log import Log
 from .models import MODELS, BaseConfig
 from .models.base import CodecModel, CodecModelConfig, Model, Preparation
@@ -199,7 +201,15 @@ def check_episodes(c: TrainConfig, images: ClassImages) -> None:
 
 def fit(config: BaseConfig, images: ClassImages) -> BaseConfig:
     """Give the model the images' shape and likelihood."""
-    return dataclasses.replace(config, image=images.shape, likelihood=images.likelihood)
+    fitted = dataclasses.replace(config, image=images.shape, likelihood=images.likelihood)
+    if isinstance(fitted, CodecModelConfig) and not fitted.binary and fitted.pixels == "levels":
+        least = math.hypot(LEVEL / math.sqrt(12), SURE)
+        if fitted.min_scale < least:
+            raise ValueError(
+                f"min_scale: expected {least:.5f} or more with pixels levels, which take no notice of less, "
+                f"got {fitted.min_scale:g}; try --min-scale 0.0025"
+            )
+    return fitted
 
 
 def due(step: int, every: int) -> bool:

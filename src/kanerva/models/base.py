@@ -60,7 +60,7 @@ class CodecModelConfig(BaseConfig):
     """Least standard deviation of the gaussian likelihood: one grey level."""
     pixels: Literal["points", "levels"] = "points"
     """How grey and colour pixels are scored: by the density at a point drawn from their grey level (the paper), or
-    by the probability of the level, which is the tighter bound."""
+    by the probability of the level, which costs less where pixels are predicted well; set --min-scale 0.0025."""
     codec: CodecConfig = dataclasses.field(default_factory=CodecConfig)
 
     def __post_init__(self) -> None:
@@ -377,7 +377,8 @@ class CodecModel(Model):
         """ln p(x) from what was read, and from the codes themselves (L_AE); one pass of the decoder.
 
         Where every pixel has a scale of its own, L_AE has one scale for all. A decoder that may say how unsure it
-        is of a pixel learns its mean badly: errors count the less, the larger its scale is.
+        is of a pixel learns its mean badly: errors count the less, the larger its scale is. It is then by points,
+        also where log p(x) is by levels.
         """
         both = self.decode(torch.stack([read, z]))
         if not any(self.config.spread):

@@ -48,6 +48,8 @@ class HopfieldConfig(NearestConfig):
     """Size of the codes that are stored; 0 stores the images themselves."""
     scale: Literal["one", "pixel", "colour"] = "one"
     """Of codes that are stored: what standard deviations the decoder's gaussian likelihood has."""
+    pixels: Literal["points", "levels"] = "points"
+    """Of codes that are stored: how grey and colour pixels are scored."""
     codec: CodecConfig = field(default_factory=CodecConfig)
 
     def __post_init__(self) -> None:
@@ -61,6 +63,10 @@ class HopfieldConfig(NearestConfig):
             raise ValueError(f"codec: expected none with code 0, which stores images themselves, got {self.codec}")
         if not self.code and self.scale != "one":
             raise ValueError(f"scale: expected one with code 0, which stores images themselves, got {self.scale}")
+        if not self.code and self.pixels != "points":
+            raise ValueError(
+                f"pixels: expected points with code 0, which stores images themselves, got {self.pixels}"
+            )
 
 
 class Patterns(NamedTuple):
@@ -160,7 +166,7 @@ class Hopfield(Model):
         self.check_state(state, Patterns, v=("N", self.size))
         x = self.with_batch(x, state.v.shape[:-2])
         if self.codec is not None:
-            return Terms(mixture(self.codec.decode(state.v), x))
+            return Terms(mixture(self.codec.decode(state.v), x, self.config.pixels == "levels"))
         stored = state.v.unflatten(-1, self.config.image)
         return Terms(mixture(around(stored, self.noise, self.config.binary), x))
 

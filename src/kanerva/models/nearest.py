@@ -151,19 +151,22 @@ def around(images: Float[Tensor, "*b N c h w"], noise: Float[Tensor, ""], binary
     return Gaussian(images + LEVEL / 2, noise)
 
 
-def mixture(parts: Likelihood, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q"]:
+def mixture(parts: Likelihood, x: Float[Tensor, "*b Q c h w"], levels: bool = False) -> Float[Tensor, "*b Q"]:
     """ln 1/N Σ_t p(x | part t), for each image x; parts are N distributions over images, on the axis of Q.
 
-    Pairs come from matrix products: Q·N numbers, not Q·N images. Scales of single pixels take one part at a time.
+    levels: pixels that are not binary are scored by their grey levels. Pairs come from matrix products, Q·N numbers
+    and not Q·N images. Scales of single pixels, and grey levels, take one part at a time.
     """
     a, D = x.flatten(-3), math.prod(x.shape[-3:])
     if isinstance(parts, Bernoulli):
         # −ln p(x) = Σ x softplus(−logit) + (1 − x) softplus(logit): no term is negative, so no digits are lost
         logits = parts.logits.flatten(-3)
         log_p = -(a @ softplus(-logits).mT + (1 - a) @ softplus(logits).mT)
-    elif isinstance(parts, Correlated) or parts.scale.ndim:
+    elif levels or isinstance(parts, Correlated) or parts.scale.ndim:
+        parts = parts._replace(scale=parts.scale.expand_as(parts.mean))
         each = [type(parts)(*(a[..., t, None, :, :, :] for a in parts)) for t in range(parts.mean.shape[-4])]
-        log_p = torch.stack([part.log_prob(x) for part in each], -1) if each else x.new_zeros(*a.shape[:-1], 0)
+        scored = [part.log_level(x) if levels else part.log_prob(x) for part in each]
+        log_p = torch.stack(scored, -1) if each else x.new_zeros(*a.shape[:-1], 0)
     else:
         # products would lose what one grey level means
         apart = torch.cdist(a, parts.mean.flatten(-3), compute_mode="donot_use_mm_for_euclid_dist")

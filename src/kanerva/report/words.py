@@ -209,6 +209,8 @@ def score(material: Material) -> Score | None:
     first, *others = material.scores
     rows = []
     for name, (label, text) in SCORES.items():
+        if name == "bits_per_dimension" and part(first, "bits"):
+            continue  # which say in which way
         if isinstance(value := first.get(name), dict):
             rows.append([label, plus_minus(at(value, "mean"), at(value, "stderr")), text])
         elif is_number(value):
@@ -219,7 +221,8 @@ def score(material: Material) -> Score | None:
     for way, value in part(first, "bits").items():
         mean, error = at(value, "mean"), at(value, "stderr")
         if way in BITS and is_number(mean) and is_number(error):
-            rows.append([f"in bits, {way}", f"{mean:.3f} ± {error:.3f}", BITS[way]])
+            own = " The way of all scores above." if way == first.get("pixels") else ""
+            rows.append([f"in bits, {way}", f"{mean:.3f} ± {error:.3f}", BITS[way] + own])
     listed = [[score_line(s), plus_minus(s["nats"], s["nats_stderr"])] for s in others]
     return Score(
         plus_minus(first["nats"], first["nats_stderr"]),
@@ -237,6 +240,8 @@ def score_line(score: dict[str, Any]) -> str:
         f"in {show(score.get('episodes'))} episodes of {show(score.get('length'))}",
         f"from {show(score['classes'])} classes each" if score.get("classes") else "",
         f"seed {score.get('seed')}",
+        f"written in blocks of {show(score['block'])}" if is_number(score.get("block")) else "",
+        f"in {show(score['iterations'])} rounds" if is_number(score.get("iterations")) else "",
         f"after {show(score['step'])} steps" if is_number(score.get("step")) else "",
     ]
     return ", ".join(part for part in parts if part)
