@@ -147,7 +147,10 @@ def frames() -> Table:
 
 def as_points(name: str) -> dict[str, float] | None:
     """Bits per dimension of points within grey levels."""
-    return (load(f"evaluation/{name}").get("bits") or {}).get("points")
+    found = load(f"evaluation/{name}")
+    if not found.get("bits"):  # scored before levels were, or by a model without a codec
+        return {"mean": found["bits_per_dimension"], "stderr": found["nats_stderr"] / (math.log(2) * FRAME)}
+    return found["bits"]["points"]
 
 
 def kept_to(name: str, label: str) -> list[Any]:

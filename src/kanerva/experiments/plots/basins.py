@@ -92,11 +92,14 @@ def arrows(axes: Axes, places: list[list[float]], colour: str, size: float) -> N
 def landmarks(axes: Axes, points: dict[str, Any], middle: Any, marker: str, label: str) -> None:
     """Points of the plane, each with the image that the memory decodes there."""
     packed = points["decoded"]
+    low, high = np.array([axes.get_xlim(), axes.get_ylim()]).T
     for place, image in zip(np.array(points["places"]), unpack(packed)[0], strict=True):
         style = {"mew": 0.5, "ms": 13} if marker == "*" else {"mew": 2, "ms": 7, "zorder": 5}  # above images
         axes.plot(*place, marker, color=COLOURS[4], mec="black", label=label, **style)
         picture = 1 - image[0] if packed["binary"] else image.transpose(1, 2, 0).squeeze()
         way = (place - middle) / (np.linalg.norm(place - middle) + 1e-9)
+        end = place + 0.15 * way * (high - low)
+        way = np.where((low < end) & (end < high), way, -way)  # away from the others, but not over the edge
         inset = OffsetImage(picture, zoom=28 / picture.shape[0], cmap="gray", interpolation="nearest")
         inset.image.set_clim(0, 1)
         axes.add_artist(AnnotationBbox(inset, place, xybox=28 * way, boxcoords="offset points", pad=0.1))
