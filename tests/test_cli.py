@@ -177,7 +177,7 @@ def test_every_field_has_its_help(kind: type) -> None:
         (["evaluate", "omniglot", "--block", "0"], "kanerva: block: expected 1 or more, got 0; see kanerva"),
         (
             ["evaluate", "nearest", "--dataset", "glyphs", "--iterations", "2", "--block", "3"],
-            "kanerva: --iterations and --block: expected a dkm, whose writes have rounds and blocks, got a nearest",
+            "kanerva: --iterations and --block: expected a dkm; a nearest has no such way to write",
         ),
         (["evaluate", "nowhere.safetensors"], "kanerva: nowhere.safetensors: no such file"),
         (["evaluate", str(Path(__file__).parent)], "is not the folder of a run, or nothing was saved there yet"),

@@ -70,7 +70,7 @@ class Evaluate:
     classes: int | None = None
     """Classes in an episode; otherwise any."""
     images: int = 10_000
-    """Images to score, at least."""
+    """Images to score, at least: batches of 16 episodes are scored, two or more."""
     iterations: int | None = None
     """DKM: address-and-update rounds for each image written; otherwise as it was trained."""
     block: int | None = None
@@ -531,7 +531,7 @@ def write_by(model: Model, how: dict[str, Any]) -> None:
         return
     if not isinstance(model, DKM):
         given = " and ".join(f"--{name}" for name in how)
-        raise ValueError(f"{given}: expected a dkm, whose writes have rounds and blocks, got a {model.config.kind}")
+        raise ValueError(f"{given}: expected a dkm; a {model.config.kind} has no such way to write")
     model.config = dataclasses.replace(model.config, **how)
 
 

@@ -172,7 +172,7 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
         ),
     ),
     "omniglot": (
-        "The pretrained model, best at recall: the same memory, a wider codec, augmentation, a cosine schedule.",
+        "The pretrained model: the paper's memory, a wider codec, augmentation, a cosine schedule.",
         RunConfig(
             model=DKMConfig(weights="full", codec=CodecConfig((32, 64, 64), norm="group", activation="silu")),
             data=DataConfig("omniglot"),
@@ -204,7 +204,7 @@ OWN = dataclasses.replace(
     ),
 )
 PRESETS["omniglot-record"] = (
-    "Our best scores for the same memory: a codec three times as large, and a separate read noise.",
+    "Our best scores with the paper's memory: about twice the filters, and a separate read noise.",
     with_training(OWN, steps=55_000),
 )
 PRESETS["omniglot-small"] = (
@@ -266,7 +266,7 @@ PRESETS["mazes-paper"] = (
     ),
 )
 PRESETS["mazes"] = (
-    "Our best for the same memory: a wide codec, correlated colours, pixels scored by grey level, 4,000 mazes.",
+    "Our best with the paper's memory: a wide codec, correlated colours, pixels scored by grey level, 4,000 mazes.",
     COLOUR,
 )
 PRESETS["mazes-vae"] = (

@@ -57,7 +57,7 @@ class CodecModelConfig(BaseConfig):
     """Standard deviations of the gaussian likelihood: one for all pixels (the paper); for every pixel and channel
     its own, from the decoder; or these and the correlations between a pixel's channels (colour)."""
     min_scale: float = 1 / 128
-    """Least standard deviation of the gaussian likelihood: one grey level."""
+    """Least standard deviation of the gaussian likelihood; a grey level is 1/128 wide."""
     pixels: Literal["points", "levels"] = "points"
     """How grey and colour pixels are scored: by the density at a point drawn from their grey level (the paper), or
     by the probability of the level, which costs less where pixels are predicted well; set --min-scale 0.0025."""
