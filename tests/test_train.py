@@ -389,6 +389,8 @@ def test_grey_levels_refuse_a_scale_that_they_take_no_notice_of(tmp_path: Path) 
     sure = DKMConfig(pixels="levels", min_scale=0.002)
     with pytest.raises(ValueError, match=r"min_scale: expected 0.00246 or more with pixels levels.*got 0.002; try"):
         fit(sure, images)
+    with pytest.raises(ValueError, match=r"pixels: expected points for .*, whose images are binary, got levels"):
+        fit(sure, tiny(tmp_path).data.load()[0])
     assert fit(dataclasses.replace(sure, min_scale=0.0025), images).likelihood == "gaussian"
     assert fit(dataclasses.replace(sure, pixels="points"), images).likelihood == "gaussian"
 

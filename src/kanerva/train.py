@@ -202,7 +202,9 @@ def check_episodes(c: TrainConfig, images: ClassImages) -> None:
 def fit(config: BaseConfig, images: ClassImages) -> BaseConfig:
     """Give the model the images' shape and likelihood."""
     fitted = dataclasses.replace(config, image=images.shape, likelihood=images.likelihood)
-    if isinstance(fitted, CodecModelConfig) and not fitted.binary and fitted.pixels == "levels":
+    if isinstance(fitted, CodecModelConfig) and fitted.pixels == "levels":
+        if fitted.binary:
+            raise ValueError(f"pixels: expected points for {images.name}, whose images are binary, got levels")
         least = math.hypot(LEVEL / math.sqrt(12), SURE)
         if fitted.min_scale < least:
             raise ValueError(
