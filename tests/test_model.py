@@ -15,7 +15,10 @@ import kanerva
 from cases import covariance_of, normal
 from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory, objective
 from kanerva.codec import Down, Up
+from kanerva.data import ClassImages
 from kanerva.likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise, middle
+from kanerva.models.gaussian import Gaussian as VaeGaussian
+from kanerva.models.vae import VAE, VAEConfig
 from kanerva.recall.reader import Reader
 
 SMALL = DKMConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
@@ -681,3 +684,124 @@ def test_a_noise_of_reads_is_saved_and_older_files_have_none(tmp_path: Path) -> 
     assert torch.equal(again.read_var, m.read_var)
     shipped = kanerva.load("omniglot")  # its config is older than the option
     assert torch.equal(shipped.read_var, shipped.noise_var)
+
+
+# a noise of reads that the encoder finds for each image
+
+
+def trusting(weights: str = "full") -> DKM:
+    """A model whose encoder trusts some numbers of a code more than others."""
+    m = model(dataclasses.replace(SMALL, read_noise="image", weights=weights))
+    with torch.no_grad():
+        m.log_noise_var.fill_(0.9)
+        m.log_read_var.fill_(-1.1)
+        m.encoder.out.weight.normal_(0, 0.5, generator=generator(1))
+    return m
+
+
+@torch.no_grad()
+def test_an_encoder_trusts_all_numbers_alike_at_first() -> None:
+    """All are then read with one noise; draws have other numbers, since each image has a memory of its own."""
+    m, x = model(dataclasses.replace(SMALL, read_noise="image")), binary(2, 6, 1, 9, 10)
+    cue, state = m.cue(x), m.write(x)
+    assert cue.trust is not None
+    torch.testing.assert_close(cue.trust, torch.ones_like(cue.trust), rtol=1e-3, atol=0)  # var = ½ is 1e-4 off
+    w = memory.address(m.encode(x), state, m.read_var / cue.trust.mean())
+    torch.testing.assert_close(m.posterior(state, cue, m.inverse(state)).mean, w)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("rows", [7, 5, 9])
+def test_a_dkm_begins_as_a_vae(rows: int) -> None:
+    """In a blank memory q(w) is the VAE's q(z | x), of all numbers of its code or of those that it uses most."""
+    torch.manual_seed(0)
+    vae = VAE(VAEConfig(image=SMALL.image, code=7, codec=SMALL.codec)).double()
+    vae.encoder.out.bias[7:] = -2.0  # variances well below 1: where an image says nothing, trust stays above 0
+    images = ClassImages.from_labels(binary(40, 1, 9, 10).byte(), [0] * 40, binary=True)
+    m = model(dataclasses.replace(SMALL, rows=rows, read_noise="image", weights="full"), seed=3)
+    m.begin_as(vae, images)
+    x = binary(2, 6, 1, 9, 10)
+    q, found = vae.posterior(x), m.posterior(m.blank((2,)), m.cue(x), m.inverse(m.blank((2,))))
+    order = vae.posterior(images.images(torch.arange(40)).double())
+    most = VaeGaussian(order.mean.mT, order.log_var.mT).kl().topk(min(rows, 7)).indices
+    if rows <= 7:
+        torch.testing.assert_close(found.mean, q.mean[..., most])
+        torch.testing.assert_close(found.kl, VaeGaussian(q.mean[..., most], q.log_var[..., most]).kl())
+    if rows == 7:
+        torch.testing.assert_close(memory.read(m.blank((2,)), found.mean), q.mean)
+    assert m.R0.shape == (rows, 7)
+    assert int(torch.linalg.matrix_rank(m.R0)) == min(rows, 7)
+
+
+@torch.no_grad()
+def test_a_model_begins_with_what_another_has_of_its_weights() -> None:
+    images = ClassImages.from_labels(binary(4, 1, 9, 10).byte(), [0] * 4, binary=True)
+    old, new = model(seed=1), model(dataclasses.replace(SMALL, read_noise="own"), seed=2)
+    new.begin_as(old, images)
+    for name, value in old.named_parameters():
+        assert torch.equal(dict(new.named_parameters())[name], value)
+    assert float(new.log_read_var) == 0
+    with pytest.raises(
+        ValueError, match=r"start: expected R0 of shape \(5, 7\), got \(6, 7\); usual cause: other fil"
+    ):
+        new.begin_as(model(dataclasses.replace(SMALL, rows=6)), images)
+    with pytest.raises(ValueError, match="start: expected a model that shares weights with a dkm, got nearest"):
+        new.begin_as(kanerva.create("nearest", image=(1, 9, 10)), images)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("backend", ["reference", "gram", "cpu"])
+def test_trust_gives_the_exact_posterior_of_each_image(backend: str) -> None:
+    """p(w | z) where every number of a code has a noise of its own, as one dense Gaussian, times the scale."""
+    m, x = trusting(), binary(2, 6, 1, 9, 10)
+    m.backend = backend
+    state, cue = m.write(x), m.cue(x)
+    assert cue.trust is not None
+    assert float(cue.trust.max() / cue.trust.min()) > 2  # or there is nothing to see
+    q = m.posterior(state, cue, m.inverse(state))
+    precision = torch.einsum("bkc,btc,blc->btkl", state.R, cue.trust / m.read_var, state.R) + torch.eye(5).double()
+    mean = torch.linalg.solve(precision, torch.einsum("bkc,btc->btk", state.R, cue.z * cue.trust / m.read_var))
+    cov = m.weight_var * torch.linalg.inv(precision)
+    torch.testing.assert_close(q.mean, mean)
+    exact = kl_divergence(MultivariateNormal(mean, cov), MultivariateNormal(0 * mean, torch.eye(5).double()))
+    torch.testing.assert_close(q.kl, exact)
+    draws = torch.stack([q.draw(g) for g in [generator()] for _ in range(20_000)])
+    # the standard error of a variance of 20,000 draws is 1 %, of a covariance no more than that of the variances
+    size = cov.diagonal(dim1=-2, dim2=-1).sqrt()
+    found = torch.einsum("sbtk,sbtl->btkl", draws - mean, draws - mean) / len(draws)
+    assert ((found - cov).abs() / (size[..., :, None] * size[..., None, :])).max() < 0.06
+
+
+@pytest.mark.parametrize("weights", ["isotropic", "full"])
+def test_a_model_that_trusts_learns_whom(weights: str) -> None:
+    m, x = trusting(weights), binary(2, 6, 1, 9, 10)
+    terms = m(x, generator(), written=4)
+    state = m.write(x[:, :4])
+    torch.testing.assert_close(m.given(state, x, generator()).log_lik, terms.log_lik)
+    objective.loss(terms).backward()
+    grad = m.encoder.out.weight.grad
+    assert grad is not None
+    assert (grad[7:].abs().sum(1) > 1e-6).all()
+
+
+def test_trust_stays_finite_whatever_the_encoder_says() -> None:
+    m = trusting().float()
+    with torch.no_grad():
+        m.encoder.out.bias[7:] = torch.tensor([1e30, -1e30, 0, 50, -50, 1, 2])
+    x = binary(2, 6, 1, 9, 10).float()
+    assert torch.isfinite(objective.nats(m(x, generator()))).all()
+
+
+def test_recall_and_memories_of_a_model_that_trusts() -> None:
+    """Recall goes by the same weights as the score; a memory can still be looked into."""
+    m, x = trusting(), binary(5, 1, 9, 10)
+    state = m.write(x[:4])
+    w = m.posterior(state, m.cue(x[:4]), m.inverse(state)).mean
+    torch.testing.assert_close(m.recall(state, x[:4], steps=1, method="least-squares").w[0], w)
+    assert not torch.allclose(w, memory.address(m.encode(x[:4]), state, m.read_var))
+    assert m.contains(state, x).tolist() == [1, 1, 1, 1, 0]
+    found = m.recall(state, x[:4], steps=6)
+    assert found.energy is not None
+    assert (found.energy.diff(dim=0) <= 1e-9).all()
+    chain = m.recall(state, x[:4], steps=3, method="stochastic", generator=generator())
+    assert torch.isfinite(chain.energy).all()

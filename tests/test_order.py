@@ -98,7 +98,7 @@ def test_spreads_by_hand() -> None:
     numbers = compare(m, case, written, seed=3)
     z, R = m.encode(case.x), written.state.R
     w = memory.address(z, written.state, m.noise_var)
-    scores, reads = nats(m, case.x, written.state, w, 3).numpy(), (w @ R).numpy()
+    scores, reads = nats(m, case.x, m.cue(case.x), written.state, 3).numpy(), (w @ R).numpy()
     R, R0 = R.numpy(), m.R0.numpy()
 
     def deviations(values: Any) -> Any:  # over orders, of one episode each
@@ -136,19 +136,20 @@ def test_shares_compare_like_with_like() -> None:
     assert float(spread(torch.tensor([[3.0, 0.0], [0.0, 4.0]]), 1)) == pytest.approx(5 / 2**0.5)
 
 
-@pytest.mark.parametrize("read_noise", ["shared", "own"])
+@pytest.mark.parametrize("read_noise", ["shared", "own", "image"])
 @pytest.mark.parametrize("weights", ["isotropic", "full"])
 def test_the_score_is_that_of_the_model(weights: str, read_noise: str) -> None:
     """Written in the order of the episode, with the noise that the model itself would draw."""
     m = model(dataclasses.replace(SMALL, weights=weights, read_noise=read_noise))  # type: ignore[arg-type]
-    if read_noise == "own":
+    if read_noise != "shared":
         torch.nn.init.constant_(m.log_read_var, -1.1)
+    if read_noise == "image":
+        torch.nn.init.normal_(m.encoder.out.weight, generator=generator())
     x, order = drawn(orders=2)
     order = torch.arange(5).expand_as(order)
     written = write(m, Case(x, order), 1, 1)
-    w = memory.address(m.encode(x), written.state, m.read_var)
     exact = objective.nats(m(x, generator(7)))
-    torch.testing.assert_close(nats(m, x, written.state, w, 7), exact.expand(2, 3))
+    torch.testing.assert_close(nats(m, x, m.cue(x), written.state, 7), exact.expand(2, 3))
     found = compare(m, Case(x, order), written, 7)
     assert found["nats"]["mean"] == pytest.approx(float(exact.mean()))
     # weights of writing are held against the best of their own noise, whatever reads have

@@ -597,6 +597,23 @@ def test_a_captured_step_is_the_step_on_cuda(
 
 
 @cuda
+@pytest.mark.parametrize(
+    "fields",
+    [{"read_noise": "own", "block": 32}, {"read_noise": "image", "weights": "full"}, {"drawn": True}],
+    ids=str,
+)
+def test_a_captured_step_of_other_memories_is_the_step_on_cuda(
+    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    config = tiny(tmp_path, device="cuda", classes=2, unwritten=2, compile="no")
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, **fields))
+    plain = dataclasses.replace(config, train=dataclasses.replace(config.train, capture=False))
+    (_, step), (_, uncaptured) = new_step(config), new_step(plain)
+    torch.testing.assert_close(losses(step, range(6)), losses(uncaptured, range(6)), rtol=1e-5, atol=1e-5)
+
+
+@cuda
 @pytest.mark.parametrize("pixels", ["points", "levels"])
 def test_a_captured_step_of_grey_images_with_a_read_noise_is_the_step_on_cuda(
     pixels: Literal["points", "levels"], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

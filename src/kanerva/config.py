@@ -66,6 +66,11 @@ class TrainConfig:
     """Images of each episode that are read but not written, so that the memory learns to tell of new ones."""
     plain: float = 0.0
     """Share of steps, drawn at random, whose episodes are of all classes and written whole all the same."""
+    start: str | None = None
+    """Begin with the weights of another model: a checkpoint, the folder of a run, or a pretrained model. It may be
+    of another kind; what it does not have begins as usual."""
+    auto: float = 1.0
+    """Weight of L_AE, the error of the codec without the memory, in the loss; the paper's is 1."""
     bound: Literal["L", "B"] = "L"
     """L: the paper's L_T + L_AE. B: the one-pass bound B_T + L_AE, for online use."""
     intermediate: int = 0
@@ -121,7 +126,7 @@ class TrainConfig:
         checks.seed(self.seed)
         if self.classes is not None:
             checks.count("classes", self.classes)
-        checks.fields(self, unwritten=0, plain=0, unaugmented=0)
+        checks.fields(self, unwritten=0, plain=0, unaugmented=0, auto=0)
         if self.unwritten >= min(self.lengths):
             raise ValueError(
                 f"unwritten: expected less than {min(self.lengths)}, the shortest of lengths, got {self.unwritten}"

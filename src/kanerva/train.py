@@ -28,7 +28,7 @@ from .evaluate import Score, evaluate
 from .fields import from_dict
 from .likelihood import LEVEL, SURE
 from .log import Log
-from .models import MODELS, BaseConfig
+from .models import MODELS, BaseConfig, load
 from .models.base import CodecModel, CodecModelConfig, Model, Preparation
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
 from .streams import say
@@ -71,7 +71,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
     with contextlib.ExitStack() as stack:
         if world.main:
             stack.enter_context(checkpoint.claim(folder, config, resume))
-        run = new_run(config, world, images)
+        run = new_run(config, world, None if resume else images)
         if resume:
             run.restore(folder / storage.LAST)
         step = Step(run, images, world)
@@ -137,6 +137,8 @@ def new_run(config: RunConfig, world: World, images: ClassImages | None = None) 
     model = MODELS[config.model.kind](config.model).to(world.device)
     if images is not None:
         model.begin_with(images)
+        if c.start is not None:
+            model.begin_as(load(c.start).to(world.device), images)
     precision, compiled = how(c, world)
     model.prepare(Preparation(torch.bfloat16 if precision == "bfloat16" else None, compiled, c.write))
     average = AveragedModel(model, device=world.device) if c.average else None  # its copy is not compiled

@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import checks, memory
 from ..memory import MemoryState
 from ..models import DKM, Model
+from ..models.dkm import Cue
 from .base import Experiment, Subject, distinct, mean, only
 from .tables import Share, Table
 
@@ -160,9 +161,9 @@ def compare(model: DKM, case: Case, written: Memories, seed: int) -> dict[str, A
     kl_memory is KL(M) / T, which the score leaves out as the paper does; error is how far read-outs are from the
     codes, relative to the spread of these: of what a memory hardly holds, the order hardly matters.
     """
-    state, z, noise = written.state, model.encode(case.x), model.noise_var
-    w = memory.address(z, state, model.read_var)
-    score, read, R = nats(model, case.x, state, w, seed), memory.read(state, w), state.R
+    state, cue, noise = written.state, model.cue(case.x), model.noise_var
+    z, w = cue.z, model.posterior(state, cue, memory.inverse(state, model.read_var)).mean
+    score, read, R = nats(model, case.x, cue, state, seed), memory.read(state, w), state.R
     images, prior = read.mean(0).flatten(0, 1), model.prior(tuple(case.order.shape[:2]))
     kl_memory = memory.kl_memory(state, prior) / z.shape[-2]
     return {
@@ -192,18 +193,17 @@ def change(entry: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
 def nats(
     model: DKM,
     x: Float[Tensor, "B T c h w"],
+    cue: Cue,
     state: MemoryState,
-    w: Float[Tensor, "O B T K"],
     seed: int,
 ) -> Float[Tensor, "O B"]:
     """The score of each order, in nats per image, with the same noise in w for all of them [sec. 4]."""
     rows = []
-    for R, U, mu in zip(*state, w, strict=True):
+    for one in map(MemoryState, *state):
         generator = torch.Generator(x.device).manual_seed(seed)
-        inverse = memory.inverse(MemoryState(R, U), model.read_var)
-        drawn = model.draw_weights(mu, MemoryState(R, U), inverse, generator)
-        log_lik = model.log_p(model.decode(memory.read(MemoryState(R, U), drawn)), x)
-        rows.append((model.kl_weights(mu, inverse) - log_lik).mean(-1))
+        q = model.posterior(one, cue, memory.inverse(one, model.read_var))
+        log_lik = model.log_p(model.decode(memory.read(one, q.draw(generator))), x)
+        rows.append((q.kl - log_lik).mean(-1))
     return torch.stack(rows)
 
 

@@ -198,6 +198,22 @@ class Model(nn.Module):
     def begin_with(self, images: ClassImages) -> None:
         """Take from the training images what the model is to start with."""
 
+    @torch.no_grad()
+    def begin_as(self, other: "Model", images: ClassImages) -> None:
+        """Start with the weights of another model, of this or another kind, as far as they have the same names."""
+        own, given = dict(self.named_parameters()), dict(other.named_parameters())
+        shared = [name for name in own if name in given]
+        if not shared:
+            raise ValueError(
+                f"start: expected a model that shares weights with a {self.config.kind}, got {other.config.kind}"
+            )
+        for name in shared:
+            if own[name].shape != given[name].shape:
+                came, wanted = tuple(given[name].shape), tuple(own[name].shape)
+                usual = "usual cause: other filters, code, rows or images"
+                raise ValueError(f"start: expected {name} of shape {wanted}, got {came}; {usual}")
+            own[name].copy_(given[name])
+
     def blank(self, batch: tuple[int, ...] = ()) -> Any:
         """A memory in which nothing was written; None where there is no such thing."""
         return None
@@ -313,8 +329,16 @@ class Model(nn.Module):
         storage.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
 
 
-# Images whose principal components a codec's matrices start with.
+# Images that a model is started with: whose principal components a codec's matrices are, say.
 STARTS = 8_192
+
+
+def sampled(images: ClassImages) -> Float[Tensor, "n c h w"]:
+    """Some of the images, always the same ones, to start a model with."""
+    some = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:STARTS]
+    return images.images(some.to(images.device))
+
+
 # What the decoder says of scales and correlations stays within ±BOUND: scales, within e^±4 of their common one.
 # Between one grey level and the whole range lies e^5.5.
 BOUND = 4.0
@@ -409,8 +433,7 @@ class CodecModel(Model):
     def begin_with(self, images: ClassImages) -> None:
         """Start the codec's matrices, where it has them, as the principal components of the training images."""
         if self.config.codec.linear:
-            some = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:STARTS]
-            start_linear(self.encoder, self.decoder, images.images(some.to(images.device)))
+            start_linear(self.encoder, self.decoder, sampled(images))
 
     def likelihood(self, out: Float[Tensor, "*b outputs h w"]) -> Likelihood:
         """The distribution over images whose logits, or means and what follows them, the decoder has put out.

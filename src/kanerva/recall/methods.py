@@ -214,9 +214,8 @@ class Stochastic(Method):
             yield from LeastSquares().from_cues(at, x)
             return
         while True:
-            mean = at.address(x)
-            drawn = at.model.draw_weights(mean, at.state, at.inverse, self.generator)
-            w = mean + self.temperature**0.5 * (drawn - mean)
+            q = at.posterior(x)
+            w = q.mean + self.temperature**0.5 * (q.draw(self.generator) - q.mean)
             likelihood = at.decode(w)
             x = likelihood.tempered(self.temperature).sample(self.generator)
             yield Snapshot(x, w, at.energy(likelihood, x, w))

@@ -12,7 +12,7 @@ from ..memory import Inverse, MemoryState
 from .trajectory import Snapshot
 
 if TYPE_CHECKING:
-    from ..models.dkm import DKM
+    from ..models.dkm import DKM, Posterior
 
 
 class Reader(NamedTuple):
@@ -47,8 +47,12 @@ class Reader(NamedTuple):
     def decode(self, w: Float[Tensor, "*b Q K"]) -> Likelihood:
         return self.model.decode(memory.read(self.state, w))
 
+    def posterior(self, x: Float[Tensor, "*b Q c h w"]) -> "Posterior":
+        """q(w) of images."""
+        return self.model.posterior(self.state, self.model.cue(x), self.inverse)
+
     def address(self, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q K"]:
-        return memory.address(self.model.encode(x), self.state, self.model.read_var, self.inverse)
+        return self.posterior(x).mean
 
     def energy(
         self, likelihood: Likelihood, x: Float[Tensor, "*b Q c h w"], w: Float[Tensor, "*b Q K"]
