@@ -706,8 +706,10 @@ def test_an_encoder_trusts_all_numbers_alike_at_first() -> None:
     cue, state = m.cue(x), m.write(x)
     assert cue.trust is not None
     torch.testing.assert_close(cue.trust, torch.ones_like(cue.trust), rtol=1e-3, atol=0)  # var = ½ is 1e-4 off
-    w = memory.address(m.encode(x), state, m.read_var / cue.trust.mean())
+    w = memory.address(cue.seen, state, m.read_var / cue.trust.mean())
     torch.testing.assert_close(m.posterior(state, cue, m.inverse(state)).mean, w)
+    assert torch.equal(cue.z, m.encode(x))
+    torch.testing.assert_close(cue.seen, 2 * cue.z, rtol=1e-3, atol=0)  # mean (1 + 1 / trust)
 
 
 @torch.no_grad()
@@ -731,6 +733,18 @@ def test_a_dkm_begins_as_a_vae(rows: int) -> None:
         torch.testing.assert_close(memory.read(m.blank((2,)), found.mean), q.mean)
     assert m.R0.shape == (rows, 7)
     assert int(torch.linalg.matrix_rank(m.R0)) == min(rows, 7)
+    torch.testing.assert_close(m.encode(x), q.mean)
+
+
+@torch.no_grad()
+def test_a_dkm_with_a_trust_is_a_vae_before_any_training() -> None:
+    """Its prior is N(0, I) for as many numbers of a code as it has rows, and q(w) in a blank memory what is said."""
+    m, x = model(dataclasses.replace(SMALL, read_noise="image", weights="full")), binary(2, 6, 1, 9, 10)
+    assert torch.equal(m.R0, torch.eye(7, dtype=m.R0.dtype)[:5])
+    mean, log_var = m.through(m.encoder, x, 3, (14,)).chunk(2, dim=-1)
+    q = m.posterior(m.blank((2,)), m.cue(x), m.inverse(m.blank((2,))))
+    torch.testing.assert_close(q.mean, mean[..., :5], rtol=1e-3, atol=0)  # trust is 1e-4 off at var = ½
+    torch.testing.assert_close(q.kl, VaeGaussian(mean[..., :5], log_var[..., :5]).kl(), rtol=1e-3, atol=0)
 
 
 @torch.no_grad()
@@ -760,7 +774,7 @@ def test_trust_gives_the_exact_posterior_of_each_image(backend: str) -> None:
     assert float(cue.trust.max() / cue.trust.min()) > 2  # or there is nothing to see
     q = m.posterior(state, cue, m.inverse(state))
     precision = torch.einsum("bkc,btc,blc->btkl", state.R, cue.trust / m.read_var, state.R) + torch.eye(5).double()
-    mean = torch.linalg.solve(precision, torch.einsum("bkc,btc->btk", state.R, cue.z * cue.trust / m.read_var))
+    mean = torch.linalg.solve(precision, torch.einsum("bkc,btc->btk", state.R, cue.seen * cue.trust / m.read_var))
     cov = m.weight_var * torch.linalg.inv(precision)
     torch.testing.assert_close(q.mean, mean)
     exact = kl_divergence(MultivariateNormal(mean, cov), MultivariateNormal(0 * mean, torch.eye(5).double()))

@@ -28,8 +28,8 @@ LOG_PRECISION = 0.01, 10.0
 """Bounds of −ln var, and so of trust: 0.01 to e^10. Less, and a number that an image says nothing of could have any
 size; more, and float32 would lose what the other numbers say. Trained on Omniglot, trust is 0.05 to 7,500."""
 GENTLE = 3.0
-"""ln noise_var of a model that begins as a VAE. Of 0, 1, 2, 3 and 4, this one makes new images of Omniglot cost the
-least before any training, in memories of 32 and of 64 rows."""
+"""ln noise_var of a model that begins as a VAE. Of −1, 0, 1, 2, 3 and 4, new images of Omniglot cost the least with 2
+(32 rows) or with this one (64) before any training."""
 STRICT = "M drawn and charged"
 """The extra score that is a strict bound."""
 
@@ -64,9 +64,11 @@ class Cue(NamedTuple):
     """What the encoder makes of images."""
 
     z: Float[Tensor, "*b C"]
-    """Their codes."""
+    """Their codes, which are written."""
+    seen: Float[Tensor, "*b C"]
+    """The codes that reads go by: z, or with read_noise image what the image alone says of z."""
     trust: Float[Tensor, "*b C"] | None = None
-    """How far a read trusts each number of a code: it takes its noise to be read_var / trust. None: 1."""
+    """How far a read trusts each number of them: it takes its noise to be read_var / trust. None: 1."""
 
 
 class Posterior(NamedTuple):
@@ -97,6 +99,7 @@ class DKM(CodecModel, Parameters):
         if self.config.read_noise == "image":  # every number is trusted alike at first
             nn.init.zeros_(self.encoder.out.weight.detach()[self.config.code :])
             nn.init.constant_(self.encoder.out.bias.detach()[self.config.code :], math.log(0.5))
+            self.hold(torch.arange(min(self.R0.shape)))
         self.backend: str = "auto"
         """How an episode is written; auto takes the fastest that fits."""
 
@@ -123,17 +126,18 @@ class DKM(CodecModel, Parameters):
         """Images to codes and, with read_noise image, how far a read trusts each number of them.
 
         The encoder then puts out N(mean, var), as that of a VAE: what is known of a code by its image and a prior
-        N(0, I). Without that prior it is what the image alone says, which any memory can be read with:
+        N(0, I). The mean is written. Without the prior it is what the image alone says, which any memory can be
+        read with:
 
-            N(mean, var) / N(0, 1) ∝ N(z, 1 / trust)      trust = 1 / var − 1      z = mean (1 + 1 / trust)
+            N(mean, var) / N(0, 1) ∝ N(seen, 1 / trust)    trust = 1 / var − 1    seen = mean (1 + 1 / trust)
         """
         self.check_images(x)
         out = self.through(self.encoder, x, 3, (self.encoded,))
         if self.config.read_noise != "image":
-            return Cue(out)
+            return Cue(out, out)
         mean, log_var = out.chunk(2, dim=-1)
         trust = softplus(-log_var, SHARP).clamp(*LOG_PRECISION).expm1()  # 1 / var − 1, but above 0
-        return Cue(mean * (1 + 1 / trust), trust)
+        return Cue(mean, mean * (1 + 1 / trust), trust)
 
     def encode(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b C"]:
         """Images to codes, z = e(x)."""
@@ -144,34 +148,41 @@ class DKM(CodecModel, Parameters):
 
         With a trust a in each number of a code, noise has the covariance read_var diag(a)⁻¹. Divide by its root:
 
-            z = Rᵀw + ξ        √a z = (R √a)ᵀ w + ξ',   ξ' ~ N(0, read_var I)
+            seen = Rᵀw + ξ        √a seen = (R √a)ᵀ w + ξ',   ξ' ~ N(0, read_var I)
 
-        So an image's q is that of the code √a z in a memory R √a of its own, with the noise that all have.
+        So an image's q is that of the code √a seen in a memory R √a of its own, with the noise that all have.
         """
         if cue.trust is None:
-            return self._around(memory.address(cue.z, state, self.read_var, inverse), state, inverse)
+            return self._around(memory.address(cue.seen, state, self.read_var, inverse), state, inverse)
         root = cue.trust.sqrt()[..., None, :]
+        seen = cue.seen[..., None, :] * root
         own = MemoryState(state.R[..., None, :, :] * root, state.U[..., None, :, :])
-        q = self.posterior(own, Cue(cue.z[..., None, :] * root), self.inverse(own))
+        q = self.posterior(own, Cue(seen, seen), self.inverse(own))
         return Posterior(q.mean[..., 0, :], q.kl[..., 0], lambda generator: q.draw(generator)[..., 0, :])
 
     @torch.no_grad()
     def begin_as(self, other: Model, images: ClassImages) -> None:
-        """Start with the weights of another model. As a VAE: a blank memory has, in each row, a number of its code.
+        """Start with the weights of another model. As a VAE: with the K numbers of its code that it uses most.
 
-        With read_noise image, R0 the K numbers of the code that the VAE uses most (by their KL), and a scale of 1,
-        q(w) in a blank memory is the VAE's q(z | x), and both read the same. Proof: test_a_dkm_begins_as_a_vae.
+        These have the largest KL. Proof: test_a_dkm_begins_as_a_vae.
         """
         super().begin_as(other, images)
-        if not isinstance(other, VAE) or self.config.read_noise != "image":
-            return
-        rows, code = self.R0.shape
-        q = other.posterior(sampled(images).to(self.R0))
-        used = Gaussian(q.mean.mT, q.log_var.mT).kl().topk(min(rows, code)).indices
-        nn.init.normal_(self.R0, std=1 / math.sqrt(code))
-        self.R0[: len(used)] = torch.eye(code).to(self.R0)[used]
+        if isinstance(other, VAE) and self.config.read_noise == "image":
+            q = other.posterior(sampled(images).to(self.R0))
+            used = Gaussian(q.mean.mT, q.log_var.mT).kl()
+            self.hold(used.topk(min(self.R0.shape)).indices)
+
+    @torch.no_grad()
+    def hold(self, numbers: Int64[Tensor, "n"]) -> None:
+        """Let the first n rows of a blank memory hold one number of a code each, so that it is a VAE.
+
+        With read_noise image and weights full, q(w) in a blank memory is then N(mean, var), and both read the same.
+        """
+        nn.init.normal_(self.R0, std=1 / math.sqrt(self.R0.shape[-1]))
+        self.R0[: len(numbers)] = torch.eye(self.R0.shape[-1]).to(self.R0)[numbers]
         self.log_noise_var.fill_(GENTLE)
-        self.log_weight_var.zero_()
+        if self.config.weights == "full":
+            self.log_weight_var.zero_()
 
     def write(self, x: Float[Tensor, "*b T c h w"], state: MemoryState | None = None) -> MemoryState:
         """Write images into a memory, a blank one unless `state` says which [alg. 1]."""
