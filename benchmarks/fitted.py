@@ -77,11 +77,12 @@ class Problem(NamedTuple):
         if isinstance(model, VAE):
             q = model.posterior(self.x)
             return Normal(q.mean, (0.5 * q.log_var).exp().diag_embed())
-        inverse = model.inverse(self.state)
-        w = memory.address(model.encode(self.x), self.state, model.read_var, inverse)
+        cue, inverse = model.cue(self.x), model.inverse(self.state)
+        w = model.posterior(self.state, cue, inverse).mean
         cov = model.weight_var * torch.eye(w.shape[-1], dtype=w.dtype)
         if model.config.weights == "full":
-            cov = (model.weight_var * model.read_var * inverse.P)[:, None]
+            P = inverse.P[:, None] if cue.trust is None else model.inverse(model.weighed(self.state, cue)[0]).P
+            cov = model.weight_var * model.read_var * P
         return Normal(w, torch.linalg.cholesky(cov).expand(*w.shape, w.shape[-1]))
 
     def log_lik(self, u: Float[Tensor, "S E Q N"]) -> Float[Tensor, "S E Q"]:

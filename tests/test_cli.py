@@ -1,6 +1,7 @@
 """The command line: what it prints, and what it says when something is wrong."""
 
 import ast
+import dataclasses
 import errno
 import inspect
 import io
@@ -175,6 +176,14 @@ def test_every_field_has_its_help(kind: type) -> None:
         ),
         (["evaluate", "omniglot", "--classes", "0"], "kanerva: classes: expected 1 or more, got 0; see kanerva"),
         (["evaluate", "omniglot", "--block", "0"], "kanerva: block: expected 1 or more, got 0; see kanerva"),
+        (
+            ["evaluate", "omniglot", "--write-noise", "0"],
+            "kanerva: write_noise: expected a factor from 1e-6 to 1e6",
+        ),
+        (
+            ["evaluate", "omniglot", "--dataset", "glyphs", "--write-noise", "2"],
+            "kanerva: --write-noise: expected a model with a separate read noise; in this one reads would change",
+        ),
         (
             ["evaluate", "nearest", "--dataset", "glyphs", "--iterations", "2", "--block", "3"],
             "kanerva: --iterations and --block: expected a dkm; a nearest has no such way to write",
@@ -372,6 +381,22 @@ def test_evaluate_writes_as_it_is_told(run: Path, capsys: pytest.CaptureFixture[
     assert (others["block"], others["iterations"]) == (5, 2)
 
 
+def test_evaluate_writes_with_another_noise(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = kanerva.DKM(dataclasses.replace(kanerva.load(run).config, read_noise="own"))
+    own.save(tmp_path / "own.safetensors")
+    flags = ["--dataset", "glyphs", "--images", "100", "--length", "5", "--json"]
+    first, same, more = (
+        json.loads(said(capsys, "evaluate", str(tmp_path / "own.safetensors"), *flags, *told))
+        for told in ([], ["--write-noise", "1"], ["--write-noise", "3"])
+    )
+    with torch.no_grad():
+        own.log_noise_var += math.log(3)
+    own.save(tmp_path / "noisy.safetensors")
+    noisy = json.loads(said(capsys, "evaluate", str(tmp_path / "noisy.safetensors"), *flags))
+    assert same["nats"] == first["nats"] != more["nats"] == noisy["nats"]
+    assert more["write_noise"] == 3
+
+
 def test_a_preset_of_mazes_takes_other_images() -> None:
     """Without its number of mazes, which no other images have, unless that is asked for."""
     assert parse("train", ["mazes"]).config.data == DataConfig("mazes", mazes=4_000)
@@ -439,7 +464,10 @@ def test_a_script_with_code_of_its_own_finds_the_same_score(run: Path, capsys: p
 def test_info(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     system = json.loads(said(capsys, "info", "--json"))
     assert system["torch"] == torch.__version__
-    # how episodes are written, and why so
+    # how episodes are written, and why so; of the presets, those that differ from most are named
+    assert (
+        system["write"].pop("omniglot-record on cpu").startswith("reference (not triton: it takes iterations = 1")
+    )
     assert system["write"] == {"on cpu": "cpu (not triton: the memory is on cpu)"} or torch.cuda.is_available()
     about = json.loads(said(capsys, "info", str(run), "--json"))
     assert about["step"] == 6

@@ -1,10 +1,12 @@
 """The commands of `kanerva`: they parse, call and print, and decide nothing."""
 
+import collections
 import contextlib
 import dataclasses
 import io
 import itertools
 import json
+import math
 import platform
 import re
 import typing
@@ -76,6 +78,9 @@ class Evaluate:
     block: int | None = None
     """DKM: images addressed against the same memory and written at once; otherwise as it was trained. With as many
     as an episode has (new images: 40 are written), their order does not matter."""
+    write_noise: float | None = None
+    """DKM that has a separate read noise: writes take codes to be so many times as noisy as the model has learned.
+    More suits more images."""
     seed: int = 0
     """Decides the episodes and the draws of w."""
     device: str = "auto"
@@ -87,10 +92,12 @@ class Evaluate:
         given = [name for name in ("classes", "iterations", "block") if getattr(self, name) is not None]
         checks.fields(self, length=1, images=1, **dict.fromkeys(given, 1))
         checks.seed(self.seed)
+        if self.write_noise is not None and not 1e-6 <= self.write_noise <= 1e6:
+            raise ValueError(f"write_noise: expected a factor from 1e-6 to 1e6, got {self.write_noise:g}")
 
     def run(self) -> None:
         (who,) = find([self.checkpoint], choose(self.device), self.dataset, self.data_dir)
-        how = {name: value for name in ("iterations", "block") if (value := getattr(self, name)) is not None}
+        how = {name: value for name in WAYS if (value := getattr(self, name)) is not None}
         write_by(who.model, how)
         score = evaluate(who.model, who.unseen, self.length, self.images, self.classes, self.seed)
         about = {
@@ -525,13 +532,24 @@ def ending(folder: Path) -> str:
     return f"step {step:,}: {row['nats']:.2f} nats per training image{when}; {path}"
 
 
+WAYS = ("iterations", "block", "write_noise")
+"""In what a DKM can be told to write otherwise than it was trained."""
+
+
+@torch.no_grad()
 def write_by(model: Model, how: dict[str, Any]) -> None:
-    """Have a DKM write in other rounds or blocks than it was trained with."""
+    """Have a DKM write in other rounds or blocks, or with another noise, than it was trained with."""
     if not how:
         return
     if not isinstance(model, DKM):
-        given = " and ".join(f"--{name}" for name in how)
+        given = " and ".join(f"--{name.replace('_', '-')}" for name in how)
         raise ValueError(f"{given}: expected a dkm; a {model.config.kind} has no such way to write")
+    how = dict(how)
+    if (factor := how.pop("write_noise", None)) is not None:
+        if model.config.read_noise == "shared":
+            wanted = "expected a model with a separate read noise; in this one reads would change"
+            raise ValueError(f"--write-noise: {wanted}")
+        model.log_noise_var += math.log(factor)
     model.config = dataclasses.replace(model.config, **how)
 
 
@@ -568,11 +586,12 @@ def table(score: Score, about: dict[str, Any]) -> str:
 def written(about: dict[str, Any]) -> str:
     """How memories were written, where `evaluate` was told."""
     said = f", written in blocks of {about['block']}" if "block" in about else ""
-    return said + (f", in {about['iterations']} rounds" if "iterations" in about else "")
+    said += f", in {about['iterations']} rounds" if "iterations" in about else ""
+    return said + (f", with {about['write_noise']:g} times the noise of writes" if "write_noise" in about else "")
 
 
 def writes() -> dict[str, str]:
-    """How the presets' memories are written on each device that is here, and why."""
+    """How the presets' memories are written on each device that is here, and why: most of them, and the others."""
     devices = ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
     found: dict[str, dict[str, str]] = {device: {} for device in devices}
     for name, (_, c) in PRESETS.items():
@@ -581,12 +600,9 @@ def writes() -> dict[str, str]:
                 found[device][name] = said
     shown: dict[str, str] = {}
     for device, ways in found.items():
-        alike = len(set(ways.values())) == 1
-        shown |= (
-            {f"on {device}": next(iter(ways.values()))}
-            if alike
-            else {f"{k} on {device}": v for k, v in ways.items()}
-        )
+        usual = collections.Counter(ways.values()).most_common(1)[0][0]
+        shown[f"on {device}"] = usual
+        shown |= {f"{name} on {device}": way for name, way in ways.items() if way != usual}
     return shown
 
 

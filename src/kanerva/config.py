@@ -205,11 +205,14 @@ def with_training(config: RunConfig, **fields: Any) -> RunConfig:
 OWN = dataclasses.replace(
     with_training(PRESETS["omniglot"][1], unaugmented=0.1),
     model=DKMConfig(
-        weights="full", read_noise="own", codec=CodecConfig((64, 112, 112), norm="group", activation="silu")
+        weights="full",
+        read_noise="own",
+        block=32,
+        codec=CodecConfig((64, 112, 112), norm="group", activation="silu"),
     ),
 )
 PRESETS["omniglot-record"] = (
-    "Our best scores with the paper's memory: about twice the filters, and a separate read noise.",
+    "Our best scores with the paper's memory: about twice the filters, a separate read noise, written at once.",
     with_training(OWN, steps=55_000),
 )
 PRESETS["omniglot-small"] = (
@@ -220,7 +223,14 @@ PRESETS["omniglot-small"] = (
 )
 PRESETS["omniglot-new"] = (
     "For new images of written classes: of 64 images from 4 classes 24 are read but not written.",
-    with_training(PRESETS["omniglot"][1], steps=60_000, lengths=(64,), classes=4, unwritten=24),
+    dataclasses.replace(
+        with_training(PRESETS["omniglot"][1], steps=25_000, lengths=(64,), classes=4, unwritten=24, auto=0.0),
+        model=DKMConfig(
+            weights="full",
+            read_noise="image",
+            codec=CodecConfig((32, 64, 64), norm="group", activation="silu"),
+        ),
+    ),
 )
 PRESETS["omniglot-vae"] = (
     "A variational autoencoder with the codec and the training of omniglot, and no memory.",

@@ -138,7 +138,7 @@ def new_run(config: RunConfig, world: World, images: ClassImages | None = None) 
     if images is not None:
         model.begin_with(images)
         if c.start is not None:
-            model.begin_as(load(c.start).to(world.device), images)
+            model.begin_as(load(c.start).to(world.device))
     precision, compiled = how(c, world)
     model.prepare(Preparation(torch.bfloat16 if precision == "bfloat16" else None, compiled, c.write))
     average = AveragedModel(model, device=world.device) if c.average else None  # its copy is not compiled

@@ -199,7 +199,7 @@ class Model(nn.Module):
         """Take from the training images what the model is to start with."""
 
     @torch.no_grad()
-    def begin_as(self, other: "Model", images: ClassImages) -> None:
+    def begin_as(self, other: "Model") -> None:
         """Start with the weights of another model, of this or another kind, as far as they have the same names."""
         own, given = dict(self.named_parameters()), dict(other.named_parameters())
         shared = [name for name in own if name in given]
@@ -329,14 +329,8 @@ class Model(nn.Module):
         storage.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
 
 
-# Images that a model is started with: whose principal components a codec's matrices are, say.
+# Images whose principal components a codec's matrices start with.
 STARTS = 8_192
-
-
-def sampled(images: ClassImages) -> Float[Tensor, "n c h w"]:
-    """Some of the images, always the same ones, to start a model with."""
-    some = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:STARTS]
-    return images.images(some.to(images.device))
 
 
 # What the decoder says of scales and correlations stays within ±BOUND: scales, within e^±4 of their common one.
@@ -433,7 +427,8 @@ class CodecModel(Model):
     def begin_with(self, images: ClassImages) -> None:
         """Start the codec's matrices, where it has them, as the principal components of the training images."""
         if self.config.codec.linear:
-            start_linear(self.encoder, self.decoder, sampled(images))
+            some = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:STARTS]
+            start_linear(self.encoder, self.decoder, images.images(some.to(images.device)))
 
     def likelihood(self, out: Float[Tensor, "*b outputs h w"]) -> Likelihood:
         """The distribution over images whose logits, or means and what follows them, the decoder has put out.

@@ -12,15 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from .. import checks, kernels, memory, objective
-from ..data import ClassImages
 from ..memory import Inverse, MemoryState
 from ..nn import Parameters
 from ..recall import frame, methods
 from ..recall.frame import Contents
 from ..recall.reader import Reader
-from .base import CodecModel, CodecModelConfig, Model, Preparation, Recall, Terms, sampled
-from .gaussian import Gaussian
-from .vae import VAE
+from .base import CodecModel, CodecModelConfig, Preparation, Recall, Terms
 
 SHARP = 10.0
 """How sharply trust bends where var comes to 1, beyond which an image would say less than nothing of its code."""
@@ -28,8 +25,7 @@ LOG_PRECISION = 0.01, 10.0
 """Bounds of −ln var, and so of trust: 0.01 to e^10. Less, and a number that an image says nothing of could have any
 size; more, and float32 would lose what the other numbers say. Trained on Omniglot, trust is 0.05 to 7,500."""
 GENTLE = 3.0
-"""ln noise_var of a model that begins as a VAE. Of −1, 0, 1, 2, 3 and 4, new images of Omniglot cost the least with 2
-(32 rows) or with this one (64) before any training."""
+"""ln noise_var at first with read_noise image; trained on Omniglot, it is still 3.0."""
 STRICT = "M drawn and charged"
 """The extra score that is a strict bound."""
 
@@ -96,10 +92,8 @@ class DKM(CodecModel, Parameters):
         self.log_weight_var = nn.Parameter(torch.tensor(math.log(0.3)))  # app. B
         if self.config.read_noise != "shared":
             self.log_read_var = nn.Parameter(torch.tensor(0.0))  # as noise_var begins
-        if self.config.read_noise == "image":  # every number is trusted alike at first
-            nn.init.zeros_(self.encoder.out.weight.detach()[self.config.code :])
-            nn.init.constant_(self.encoder.out.bias.detach()[self.config.code :], math.log(0.5))
-            self.hold(torch.arange(min(self.R0.shape)))
+        if self.config.read_noise == "image":
+            self._begin_as_vae()
         self.backend: str = "auto"
         """How an episode is written; auto takes the fastest that fits."""
 
@@ -146,43 +140,25 @@ class DKM(CodecModel, Parameters):
     def posterior(self, state: MemoryState, cue: Cue, inverse: Inverse) -> Posterior:
         """q(w) of images that are read from a memory, whose inverse is at hand.
 
-        With a trust a in each number of a code, noise has the covariance read_var diag(a)⁻¹. Divide by its root:
-
-            seen = Rᵀw + ξ        √a seen = (R √a)ᵀ w + ξ',   ξ' ~ N(0, read_var I)
-
-        So an image's q is that of the code √a seen in a memory R √a of its own, with the noise that all have.
+        With a trust, it is that of each image's own code in a memory of its own (`weighed`), with the noise of all.
         """
         if cue.trust is None:
             return self._around(memory.address(cue.seen, state, self.read_var, inverse), state, inverse)
-        root = cue.trust.sqrt()[..., None, :]
-        seen = cue.seen[..., None, :] * root
-        own = MemoryState(state.R[..., None, :, :] * root, state.U[..., None, :, :])
+        own, seen = self.weighed(state, cue)
         q = self.posterior(own, Cue(seen, seen), self.inverse(own))
         return Posterior(q.mean[..., 0, :], q.kl[..., 0], lambda generator: q.draw(generator)[..., 0, :])
 
-    @torch.no_grad()
-    def begin_as(self, other: Model, images: ClassImages) -> None:
-        """Start with the weights of another model. As a VAE: with the K numbers of its code that it uses most.
+    def weighed(self, state: MemoryState, cue: Cue) -> tuple[MemoryState, Float[Tensor, "*b T 1 C"]]:
+        """The memory R √a and the code √a seen of each image, where its trust in the numbers of a code is a.
 
-        These have the largest KL. Proof: test_a_dkm_begins_as_a_vae.
+        Noise then has the covariance read_var diag(a)⁻¹. Divided by its root, it is the same for all numbers:
+
+            seen = Rᵀw + ξ        √a seen = (R √a)ᵀ w + ξ',   ξ' ~ N(0, read_var I)
         """
-        super().begin_as(other, images)
-        if isinstance(other, VAE) and self.config.read_noise == "image":
-            q = other.posterior(sampled(images).to(self.R0))
-            used = Gaussian(q.mean.mT, q.log_var.mT).kl()
-            self.hold(used.topk(min(self.R0.shape)).indices)
-
-    @torch.no_grad()
-    def hold(self, numbers: Int64[Tensor, "n"]) -> None:
-        """Let the first n rows of a blank memory hold one number of a code each, so that it is a VAE.
-
-        With read_noise image and weights full, q(w) in a blank memory is then N(mean, var), and both read the same.
-        """
-        nn.init.normal_(self.R0, std=1 / math.sqrt(self.R0.shape[-1]))
-        self.R0[: len(numbers)] = torch.eye(self.R0.shape[-1]).to(self.R0)[numbers]
-        self.log_noise_var.fill_(GENTLE)
-        if self.config.weights == "full":
-            self.log_weight_var.zero_()
+        assert cue.trust is not None
+        root = cue.trust.sqrt()[..., None, :]
+        own = MemoryState(state.R[..., None, :, :] * root, state.U[..., None, :, :])
+        return own, cue.seen[..., None, :] * root
 
     def write(self, x: Float[Tensor, "*b T c h w"], state: MemoryState | None = None) -> MemoryState:
         """Write images into a memory, a blank one unless `state` says which [alg. 1]."""
@@ -372,6 +348,22 @@ class DKM(CodecModel, Parameters):
         """How the memory is written on a device, and why so."""
         job = kernels.Job(device, torch.float32, config.rows, config.code, config.iterations, config.block)
         return "write: {} ({})".format(*kernels.choose(job, write))
+
+    @torch.no_grad()
+    def _begin_as_vae(self) -> None:
+        """Let each row of a blank memory hold a number of the code, and every number be trusted alike.
+
+        With weights full, q(w) in a blank memory is then N(mean, var) of these numbers, and reads are w: a VAE.
+        """
+        C = self.config.code
+        nn.init.normal_(self.R0, std=1 / math.sqrt(C))  # of rows beyond C
+        n = min(self.R0.shape)
+        self.R0[:n] = torch.eye(C)[:n]
+        self.log_noise_var.fill_(GENTLE)
+        nn.init.zeros_(self.encoder.out.weight[C:])
+        nn.init.constant_(self.encoder.out.bias[C:], math.log(0.5))
+        if self.config.weights == "full":
+            self.log_weight_var.zero_()
 
     def _write(self, state: MemoryState, z: Float[Tensor, "*b T C"]) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
         return kernels.write(state, z, self.noise_var, *self._how())

@@ -1,0 +1,92 @@
+"""What a memory knows of new images: the same ones in memories of their classes, of none and of others.
+
+    python benchmarks/classes.py    # results/evaluation/classes.json; two minutes on two CPU cores
+
+The memories and the new images are those of `evaluate.new_images`: ten images of each of four test classes are
+written, and ten others of each are read. The same are read from a blank memory, and from that of the episode
+before, which is of other classes. All models see the same images, and each draws the same noise for all its
+memories. Standard errors, those of differences too, are over episodes.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+import kanerva
+from kanerva import objective
+from kanerva.evaluate import MOST_NEW, WRITTEN, halves, summary
+from kanerva.experiments import base
+from kanerva.models import Model
+
+ROOT = Path(__file__).parents[1]
+MODELS = {"omniglot-new": "omniglot-new", "omniglot-vae": "results/models/omniglot-vae.safetensors"}
+CLASSES = 4
+OWN, BLANK, OTHER = "of their classes", "blank", "of other classes"
+
+
+@torch.no_grad()
+def scored(
+    model: Model, written: Float[Tensor, "E A c h w"], read: Float[Tensor, "E B c h w"]
+) -> dict[str, Tensor]:
+    """Nats per new image in each memory, for each episode."""
+    state = model.write(written)
+    memories = {
+        OWN: state,
+        BLANK: model.blank((len(written),)),
+        OTHER: type(state)(*(part.roll(1, 0) for part in state)),
+    }
+    found = {}
+    for name, memory in memories.items():
+        terms = model.given(memory, read, torch.Generator().manual_seed(0))
+        assert terms is not None
+        found[name] = objective.nats(terms).double()
+    return found
+
+
+def compared(scores: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
+    """Means and standard errors, of scores and of their differences on the same images."""
+    found: dict[str, Any] = {}
+    for name, own in scores.items():
+        found[name] = {key: summary(values) for key, values in own.items()}
+        for other in (BLANK, OTHER):
+            found[name][f"{other}, more than {OWN}"] = summary(own[other] - own[OWN])
+    first, *others = scores
+    return found | {
+        f"{other} - {first}": {OWN: summary(scores[other][OWN] - scores[first][OWN])} for other in others
+    }
+
+
+def main() -> None:
+    """Score the models, and write the file."""
+    parser = argparse.ArgumentParser(description="Score new images in memories of their classes and others.")
+    parser.add_argument("--images", type=int, default=MOST_NEW, help="new images, at most")
+    parser.add_argument(
+        "--models", nargs="+", help="checkpoints or pretrained models; otherwise the two of the page"
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "evaluation" / "classes.json")
+    args = parser.parse_args()
+    models = {name: name for name in args.models} if args.models else MODELS
+    images = kanerva.data.load("omniglot", "test")
+    episodes = args.images // (CLASSES * WRITTEN)
+    written, read = halves(images, episodes, CLASSES, 2 * WRITTEN, seed=0)
+    places = {name: str(ROOT / place) if place.startswith("results/") else place for name, place in models.items()}
+    scores = {name: scored(kanerva.load(place).eval(), written, read) for name, place in places.items()}
+    found = {
+        "command": "python benchmarks/classes.py",
+        "models": models,
+        "images": read.shape[0] * read.shape[1],
+        "episodes": episodes,
+        "seed": 0,
+        **compared(scores),
+    }
+    print(json.dumps(found, indent=1))
+    base.save(args.out, found)
+
+
+if __name__ == "__main__":
+    main()
