@@ -4,8 +4,8 @@
 
 The memories and the new images are those of `evaluate.new_images`: ten images of each of four test classes are
 written, and ten others of each are read. The same are read from a blank memory, and from that of the episode
-before, which is of other classes. All models see the same images, and each draws the same noise for all its
-memories. Standard errors, those of differences too, are over episodes.
+before, which is of other classes (6 of 102 share one). All models see the same images, and each draws the same
+noise for all its memories. Standard errors, those of differences too, are over episodes.
 """
 
 import argparse
@@ -41,8 +41,8 @@ def scored(
         OTHER: type(state)(*(part.roll(1, 0) for part in state)),
     }
     found = {}
-    for name, memory in memories.items():
-        terms = model.given(memory, read, torch.Generator().manual_seed(0))
+    for name, one in memories.items():
+        terms = model.given(one, read, torch.Generator().manual_seed(0))
         assert terms is not None
         found[name] = objective.nats(terms).double()
     return found

@@ -167,7 +167,7 @@ def compared(scores: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
         for a, b in (("fitted", "twice"), ("amortised", "scales"), ("scales", "fitted")):
             found[name][f"{a} - {b}"] = summary(first[a] - first[b])
     dkm, vae = scores.values()
-    return found | {"dkm - vae": {key: summary(dkm[key] - vae[key]) for key in dkm}}
+    return found | {"vae - dkm": {key: summary(vae[key] - dkm[key]) for key in dkm}}
 
 
 def main() -> None:

@@ -384,7 +384,8 @@ def test_evaluate_writes_as_it_is_told(run: Path, capsys: pytest.CaptureFixture[
 def test_evaluate_writes_with_another_noise(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = kanerva.DKM(dataclasses.replace(kanerva.load(run).config, read_noise="own"))
     own.save(tmp_path / "own.safetensors")
-    flags = ["--dataset", "glyphs", "--images", "100", "--length", "5", "--json"]
+    images = json.loads((run / "config.json").read_text())["data"]["dataset"]
+    flags = ["--dataset", images, "--images", "100", "--length", "5", "--json"]
     first, same, more = (
         json.loads(said(capsys, "evaluate", str(tmp_path / "own.safetensors"), *flags, *told))
         for told in ([], ["--write-noise", "1"], ["--write-noise", "3"])

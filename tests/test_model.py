@@ -732,6 +732,25 @@ def test_a_dkm_with_a_trust_begins_as_a_vae(rows: int) -> None:
 
 
 @torch.no_grad()
+def test_a_linear_codec_leaves_the_first_trust_as_it_is() -> None:
+    """It starts as the images' principal components, with other biases than the codec had."""
+    config = DKMConfig(
+        image=(3, 8, 8),
+        likelihood="gaussian",
+        code=5,
+        rows=4,
+        codec=CodecConfig((4,), linear=True),
+        read_noise="image",
+    )
+    torch.manual_seed(0)
+    m, x = DKM(config), torch.rand(40, 3, 8, 8, generator=generator()) * 2 - 1
+    m.begin_with(kanerva.data.ClassImages.from_labels((x * 127 + 128).byte(), [0] * 40, binary=False))
+    trust = m.cue(x).trust
+    assert trust is not None
+    torch.testing.assert_close(trust, torch.ones_like(trust), rtol=1e-3, atol=0)
+
+
+@torch.no_grad()
 def test_a_model_begins_with_what_another_has_of_its_weights() -> None:
     old, new = model(seed=1), model(dataclasses.replace(SMALL, read_noise="own"), seed=2)
     new.begin_as(old)

@@ -39,7 +39,9 @@ from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
 from kanerva.fields import from_dict, to_dict
 from kanerva.log import Log
+from kanerva.models.vae import VAEConfig
 from kanerva.step import Plan, Step, learning_rate, loss_of, plan_of, step_seed, update_average, why_not_captured
+from kanerva.terms import Terms
 from kanerva.train import NonFinite, advice, fit, interrupts, new_run, saved_config
 from small import metrics, patterns, tiny
 
@@ -329,6 +331,23 @@ def test_a_model_that_makes_no_sense_is_refused() -> None:
         kanerva.DKMConfig(weights="ful")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"filters: expected 1 or more, got \(\)"):
         kanerva.CodecConfig(filters=())
+
+
+def test_a_start_that_is_not_there_is_seen_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="nobody: no such"):
+        kanerva.train(tiny(tmp_path, start=str(tmp_path / "nobody")), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_without_l_ae_refuses_to_weigh_it(tmp_path: Path) -> None:
+    config = dataclasses.replace(tiny(tmp_path, autoencoder=0.0), model=VAEConfig(codec=CodecConfig((4, 4))))
+    with pytest.raises(ValueError, match="autoencoder: expected 1 for vae, which has no L_AE, got 0"):
+        kanerva.train(config, tmp_path / "run")
+
+
+def test_without_l_ae_an_infinite_one_does_not_count() -> None:
+    terms = Terms(torch.tensor([[-2.0]]), torch.tensor([[-math.inf]]), torch.tensor([[1.0]]), torch.tensor([0.5]))
+    assert float(objective.loss(terms, 0.0)) == 3.5
 
 
 def test_options_that_a_data_set_does_not_have_are_refused(tmp_path: Path) -> None:

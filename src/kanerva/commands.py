@@ -97,7 +97,7 @@ class Evaluate:
 
     def run(self) -> None:
         (who,) = find([self.checkpoint], choose(self.device), self.dataset, self.data_dir)
-        how = {name: value for name in WAYS if (value := getattr(self, name)) is not None}
+        how = {name: value for name in TOLD if (value := getattr(self, name)) is not None}
         write_by(who.model, how)
         score = evaluate(who.model, who.unseen, self.length, self.images, self.classes, self.seed)
         about = {
@@ -532,7 +532,7 @@ def ending(folder: Path) -> str:
     return f"step {step:,}: {row['nats']:.2f} nats per training image{when}; {path}"
 
 
-WAYS = ("iterations", "block", "write_noise")
+TOLD = ("iterations", "block", "write_noise")
 """In what a DKM can be told to write otherwise than it was trained."""
 
 

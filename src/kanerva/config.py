@@ -69,7 +69,7 @@ class TrainConfig:
     start: str | None = None
     """Begin with the weights of another model: a checkpoint, the folder of a run, or a pretrained model. It may be
     of another kind; what it does not have begins as usual."""
-    auto: float = 1.0
+    autoencoder: float = 1.0
     """Weight of L_AE, the error of the codec without the memory, in the loss; the paper's is 1."""
     bound: Literal["L", "B"] = "L"
     """L: the paper's L_T + L_AE. B: the one-pass bound B_T + L_AE, for online use."""
@@ -126,7 +126,7 @@ class TrainConfig:
         checks.seed(self.seed)
         if self.classes is not None:
             checks.count("classes", self.classes)
-        checks.fields(self, unwritten=0, plain=0, unaugmented=0, auto=0)
+        checks.fields(self, unwritten=0, plain=0, unaugmented=0, autoencoder=0)
         if self.unwritten >= min(self.lengths):
             raise ValueError(
                 f"unwritten: expected less than {min(self.lengths)}, the shortest of lengths, got {self.unwritten}"
@@ -224,7 +224,9 @@ PRESETS["omniglot-small"] = (
 PRESETS["omniglot-new"] = (
     "For new images of written classes: of 64 images from 4 classes 24 are read but not written.",
     dataclasses.replace(
-        with_training(PRESETS["omniglot"][1], steps=25_000, lengths=(64,), classes=4, unwritten=24, auto=0.0),
+        with_training(
+            PRESETS["omniglot"][1], steps=25_000, lengths=(64,), classes=4, unwritten=24, autoencoder=0.0
+        ),
         model=DKMConfig(
             weights="full",
             read_noise="image",

@@ -23,14 +23,14 @@ def bound(terms: Terms) -> Float[Tensor, "*b"]:
     return total if terms.kl_memory is None else total - terms.kl_memory
 
 
-def loss(terms: Terms, auto: float = 1.0) -> Float[Tensor, ""]:
-    """What training descends: −(L_T / T + auto L_AE), nats per image, mean over episodes [eq. obj, eq. ll:ae].
+def loss(terms: Terms, autoencoder: float = 1.0) -> Float[Tensor, ""]:
+    """What training descends: −(L_T / T + a L_AE), nats per image, mean over episodes [eq. obj, eq. ll:ae].
 
-    auto is 1 in the paper.
+    a, `autoencoder`, is 1 in the paper; with 0, L_AE may be infinite.
     """
     per_image = bound(terms) / terms.log_lik.shape[-1]
-    if terms.log_lik_auto is not None:
-        per_image = per_image + auto * terms.log_lik_auto.mean(-1)
+    if autoencoder and terms.log_lik_auto is not None:
+        per_image = per_image + autoencoder * terms.log_lik_auto.mean(-1)
     return -per_image.mean()
 
 

@@ -46,7 +46,7 @@ def loss_of(
         bounds = [model(x, generator, written=x.shape[-4] - unwritten)]
     else:
         bounds = [model(x, generator)]
-    losses = [objective.loss(terms, config.auto) for terms in bounds]
+    losses = [objective.loss(terms, config.autoencoder) for terms in bounds]
     return torch.stack(losses).mean(), {k: v.detach().mean() for k, v in objective.parts(bounds[0]).items()}
 
 

@@ -61,6 +61,10 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         )
     if c.bound == "B" and MODELS[kind].online is Model.online:
         raise ValueError(f"bound: expected L for {kind}, which has no one-pass bound B")
+    if c.autoencoder != 1 and not getattr(MODELS[kind], "AUTO", False):
+        raise ValueError(f"autoencoder: expected 1 for {kind}, which has no L_AE, got {c.autoencoder:g}")
+    if c.start is not None and not resume:
+        load(c.start)  # or an error, before anything is made
     if c.batch % world.size:
         raise ValueError(f"batch: expected a multiple of the {world.size} processes, got {c.batch}")
     images, test = config.data.load(world.device)

@@ -210,8 +210,9 @@ class Model(nn.Module):
         for name in shared:
             if own[name].shape != given[name].shape:
                 came, wanted = tuple(given[name].shape), tuple(own[name].shape)
-                usual = "usual cause: other filters, code, rows or images"
+                usual = "usual cause: other filters, code, rows, images or read_noise"
                 raise ValueError(f"start: expected {name} of shape {wanted}, got {came}; {usual}")
+        for name in shared:
             own[name].copy_(given[name])
 
     def blank(self, batch: tuple[int, ...] = ()) -> Any:

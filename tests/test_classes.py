@@ -1,0 +1,36 @@
+"""benchmarks/classes.py: the same new images in memories of their classes, of none and of others."""
+
+import pytest
+import torch
+
+import classes
+import kanerva
+from kanerva import DKM, CodecConfig, DKMConfig
+from kanerva.evaluate import halves, new_images
+from kanerva.models.vae import VAE, VAEConfig
+
+
+@torch.no_grad()
+def test_scores_are_those_of_evaluate_and_of_other_memories() -> None:
+    images = kanerva.data.load("glyphs", "test")
+    torch.manual_seed(0)
+    model = DKM(DKMConfig(rows=6, code=9, codec=CodecConfig((4, 4, 4)))).eval()
+    written, read = halves(images, 6, 4, 20, seed=0)
+    found = classes.scored(model, written, read)
+    score = new_images(model, images, count=240)
+    assert score is not None
+    assert float(found[classes.OWN].mean()) == pytest.approx(score["mean"], rel=1e-5)
+    shifted = classes.scored(model, written.roll(1, 0), read)
+    torch.testing.assert_close(found[classes.OTHER], shifted[classes.OWN])
+    assert torch.equal(found[classes.BLANK], shifted[classes.BLANK])
+    assert not torch.allclose(found[classes.OWN], found[classes.OTHER])
+
+
+def test_a_model_without_a_memory_has_one_score() -> None:
+    torch.manual_seed(0)
+    vae = VAE(VAEConfig(code=9, codec=CodecConfig((4, 4, 4)))).eval()
+    written, read = halves(kanerva.data.load("glyphs", "test"), 3, 4, 20, seed=0)
+    found = classes.scored(vae, written, read)
+    assert torch.equal(found[classes.OWN], found[classes.BLANK])
+    table = classes.compared({"dkm": {key: 0 * values for key, values in found.items()}, "vae": found})
+    assert table["vae - dkm"][classes.OWN]["mean"] == pytest.approx(float(found[classes.OWN].mean()))
