@@ -21,8 +21,9 @@ def test_scores_are_those_of_evaluate_and_of_other_memories() -> None:
     assert score is not None
     assert float(found[classes.OWN].mean()) == pytest.approx(score["mean"], rel=1e-5)
     shifted = classes.scored(model, written.roll(1, 0), read)
-    torch.testing.assert_close(found[classes.OTHER], shifted[classes.OWN])
-    assert torch.equal(found[classes.BLANK], shifted[classes.BLANK])
+    # float32: a memory comes out a little different at another place in the batch
+    torch.testing.assert_close(found[classes.OTHER], shifted[classes.OWN], rtol=1e-5, atol=0)
+    torch.testing.assert_close(found[classes.BLANK], shifted[classes.BLANK], rtol=1e-5, atol=0)
     assert not torch.allclose(found[classes.OWN], found[classes.OTHER])
 
 

@@ -79,8 +79,8 @@ class Evaluate:
     """DKM: images addressed against the same memory and written at once; otherwise as it was trained. With as many
     as an episode has (new images: 40 are written), their order does not matter."""
     write_noise: float | None = None
-    """DKM that has a separate read noise: writes take codes to be so many times as noisy as the model has learned.
-    More suits more images."""
+    """DKM with a separate read noise: multiply the noise variance of writes (noise_var) by this. More images want
+    more."""
     seed: int = 0
     """Decides the episodes and the draws of w."""
     device: str = "auto"
