@@ -8,9 +8,7 @@ before, which is of other classes (6 of 102 share one). All models see the same 
 noise for all its memories. Standard errors, those of differences too, are over episodes.
 """
 
-import argparse
 import json
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,14 +16,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 import kanerva
+from fitted import CLASSES, MODELS, ROOT, loaded
 from kanerva import objective
 from kanerva.evaluate import MOST_NEW, WRITTEN, halves, summary
 from kanerva.experiments import base
 from kanerva.models import Model
 
-ROOT = Path(__file__).parents[1]
-MODELS = {"omniglot-new": "omniglot-new", "omniglot-vae": "results/models/omniglot-vae.safetensors"}
-CLASSES = 4
 OWN, BLANK, OTHER = "of their classes", "blank", "of other classes"
 
 
@@ -63,29 +59,19 @@ def compared(scores: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
 
 def main() -> None:
     """Score the models, and write the file."""
-    parser = argparse.ArgumentParser(description="Score new images in memories of their classes and others.")
-    parser.add_argument("--images", type=int, default=MOST_NEW, help="new images, at most")
-    parser.add_argument(
-        "--models", nargs="+", help="checkpoints or pretrained models; otherwise the two of the page"
-    )
-    parser.add_argument("--out", type=Path, default=ROOT / "results" / "evaluation" / "classes.json")
-    args = parser.parse_args()
-    models = {name: name for name in args.models} if args.models else MODELS
-    images = kanerva.data.load("omniglot", "test")
-    episodes = args.images // (CLASSES * WRITTEN)
-    written, read = halves(images, episodes, CLASSES, 2 * WRITTEN, seed=0)
-    places = {name: str(ROOT / place) if place.startswith("results/") else place for name, place in models.items()}
-    scores = {name: scored(kanerva.load(place).eval(), written, read) for name, place in places.items()}
+    episodes = MOST_NEW // (CLASSES * WRITTEN)
+    written, read = halves(kanerva.data.load("omniglot", "test"), episodes, CLASSES, 2 * WRITTEN, seed=0)
+    scores = {name: scored(loaded(place), written, read) for name, place in MODELS.items()}
     found = {
         "command": "python benchmarks/classes.py",
-        "models": models,
+        "models": MODELS,
         "images": read.shape[0] * read.shape[1],
         "episodes": episodes,
         "seed": 0,
         **compared(scores),
     }
     print(json.dumps(found, indent=1))
-    base.save(args.out, found)
+    base.save(ROOT / "results" / "evaluation" / "classes.json", found)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import kanerva
 from kanerva import DKM, memory
 from kanerva.evaluate import MOST_NEW, WRITTEN, halves, summary
 from kanerva.experiments import base
+from kanerva.models import Model
 from kanerva.models.vae import VAE
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +43,11 @@ SCALES = {name: rate for name, rate in RATES.items() if name != "lower"}
 """For a fit with T diagonal: a VAE keeps its family of q; the covariance of a DKM is scaled along its factor."""
 DRAWS = 64
 """Fresh ones, for each image and score."""
+
+
+def loaded(place: str) -> Model:
+    """One of MODELS."""
+    return kanerva.load(str(ROOT / place) if "/" in place else place).eval()
 
 
 class Normal(NamedTuple):
@@ -136,9 +142,9 @@ def score(problem: Problem, q: Normal, generator: torch.Generator) -> dict[str, 
 def scored(name: str, steps: int, memories: int) -> dict[str, Tensor]:
     """Scores of a model before and after the fit, for each memory; of the first ones after other fits too."""
     torch.set_num_threads(1)
-    model = kanerva.load(str(ROOT / name) if "/" in name else name)
+    model = loaded(name)
     assert isinstance(model, DKM | VAE)
-    model.eval().requires_grad_(False)
+    model.requires_grad_(False)
     images = kanerva.data.load("omniglot", "test")
     written, read = halves(images, MOST_NEW // (CLASSES * WRITTEN), CLASSES, 2 * WRITTEN, seed=0)
     read = read[:, ::WRITTEN]  # they are sorted by class

@@ -46,16 +46,22 @@ SCALES = tuple(10 ** (-i / 8) for i in range(49))
 """From 1 to a millionth."""
 
 
+def kl_memory(model: DKM, state: MemoryState, c: float) -> Float[Tensor, "episodes"]:
+    """KL(M)/T with U and prior_var c times as large, in float64."""
+    R, U = state.to(torch.float64)
+    blank = memory.prior(model.R0.double(), c * model.prior_var.double(), (BATCH,))
+    return memory.kl_memory(MemoryState(R, c * U), blank) / LENGTH
+
+
 @torch.no_grad()
 def held(model: DKM, images: ClassImages) -> dict[str, float]:
-    """KL(M)/T for each c, in float64, with the memories as they are."""
+    """KL(M)/T for each c, with the memories as they are."""
     generator, found = torch.Generator().manual_seed(0), {c: [] for c in HELD}  # type: ignore[var-annotated]
     for _ in range(IMAGES // (BATCH * LENGTH)):
         x = episodes(images, BATCH, LENGTH, None, generator)
-        R, U = model.write(x).to(torch.float64)
+        state = model.write(x)
         for c in HELD:
-            blank = memory.prior(model.R0.double(), c * model.prior_var.double(), (BATCH,))
-            found[c].append(memory.kl_memory(MemoryState(R, c * U), blank) / LENGTH)
+            found[c].append(kl_memory(model, state, c))
         model(x, generator)  # so that the next images are those of `evaluate`
     return {f"{c:g}": float(torch.cat(values).mean()) for c, values in found.items()}
 
@@ -73,14 +79,11 @@ def strict(
         x = model.dequantise(episodes(images, BATCH, LENGTH, None, generator), generator)
         state = model.write(x)
         q = model.posterior(state, model.cue(x), model.inverse(state))
-        w, (R, U) = q.draw(generator), state.to(torch.float64)
-        row = []
+        w, row = q.draw(generator), []
         for c in scales:
             M = memory.sample(MemoryState(state.R, c * state.U), generator)
             lik = model.log_p(model.decode(memory.read(MemoryState(M, state.U), w)), x)
-            blank = memory.prior(model.R0.double(), c * model.prior_var.double(), (BATCH,))
-            kl_memory = memory.kl_memory(MemoryState(R, c * U), blank) / LENGTH
-            row.append((q.kl - lik).double().mean(-1) + kl_memory)
+            row.append((q.kl - lik).double().mean(-1) + kl_memory(model, state, c))
         rows.append(torch.stack(row))
     return torch.cat(rows, dim=1)
 

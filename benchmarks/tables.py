@@ -261,15 +261,13 @@ def goals() -> Table:
     rows = []
     for what, published, wanted, measured in GOALS:
         value, most = measured(), wanted() if callable(wanted) else wanted
-        if most is None:
-            continue
         rows.append(
             [
                 what,
                 published,
-                f"{most:.4g}",
+                None if most is None else f"{most:.4g}",
                 None if value is None else f"{value:.2f}",
-                None if value is None else value <= most,
+                None if value is None or most is None else value <= most,
             ]
         )
     return Table(["lower is better", "published", "goal, at most", "measured", "reached"], rows)

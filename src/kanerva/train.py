@@ -63,8 +63,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         raise ValueError(f"bound: expected L for {kind}, which has no one-pass bound B")
     if c.autoencoder != 1 and not getattr(MODELS[kind], "AUTO", False):
         raise ValueError(f"autoencoder: expected 1 for {kind}, which has no L_AE, got {c.autoencoder:g}")
-    if c.start is not None and not resume:
-        load(c.start)  # or an error, before anything is made
+    start = None if c.start is None or resume else load(c.start)  # or an error, before anything is made
     if c.batch % world.size:
         raise ValueError(f"batch: expected a multiple of the {world.size} processes, got {c.batch}")
     images, test = config.data.load(world.device)
@@ -75,7 +74,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
     with contextlib.ExitStack() as stack:
         if world.main:
             stack.enter_context(checkpoint.claim(folder, config, resume))
-        run = new_run(config, world, None if resume else images)
+        run = new_run(config, world, None if resume else images, start)
         if resume:
             run.restore(folder / storage.LAST)
         step = Step(run, images, world)
@@ -134,15 +133,15 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         return score
 
 
-def new_run(config: RunConfig, world: World, images: ClassImages | None = None) -> Run:
+def new_run(config: RunConfig, world: World, images: ClassImages | None = None, start: Model | None = None) -> Run:
     """A model with its first weights, its optimiser and its average."""
     c = config.train
     torch.manual_seed(c.seed)
     model = MODELS[config.model.kind](config.model).to(world.device)
     if images is not None:
         model.begin_with(images)
-        if c.start is not None:
-            model.begin_as(load(c.start).to(world.device))
+    if start is not None:
+        model.begin_as(start.to(world.device))
     precision, compiled = how(c, world)
     model.prepare(Preparation(torch.bfloat16 if precision == "bfloat16" else None, compiled, c.write))
     average = AveragedModel(model, device=world.device) if c.average else None  # its copy is not compiled
