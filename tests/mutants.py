@@ -89,6 +89,8 @@ MUTANTS = {
     "forget: codes alone": ("(w.mT @ (z - w @ R)) / s2", "(w.mT @ z) / s2"),
     "forget: a standard deviation": ("(w.mT @ (z - w @ R)) / s2", "(w.mT @ (z - w @ R)) / s2**0.5"),
     "forget: cut off the graph": ("else noise_var.double()", "else noise_var.double().detach()"),
+    "forget: rounding unnoticed": ("checks.deep(off) and bool((off > FORGOTTEN).any())", "checks.deep(off) and bool((off > 1e9).any())"),
+    "forget: rounding forgotten by conversion": ("dtype, eps = state.R.dtype, resolution(state.U)", "dtype, eps = state.R.dtype, torch.finfo(state.R.dtype).eps"),
     "forget: precision lost": ("/ s2, U).to(dtype)", "/ s2, U)"),
     "write: refinement counts a code twice": (
         "state = _condition(old, w_t",
