@@ -173,6 +173,18 @@ def test_a_key_of_zeros_is_never_written() -> None:
     assert m.contains(m.write(z, values=v), z, v).tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_key_that_came_again_with_another_value(dtype: torch.dtype) -> None:
+    """Where little is written, its weight is a multiple of the first, and the pairs are not known apart."""
+    for seed in range(60):
+        torch.manual_seed(seed)
+        m = Memory(12, rows=6, values=1).to(dtype).requires_grad_(False)
+        z, v = 1e-3 * torch.randn(3, 12, dtype=dtype), 1e-3 * torch.randn(3, 1, dtype=dtype)
+        z[1] = z[0]
+        order = [[0, 1, 1, 2], [2, 0, 1, 1], [1, 0, 2, 1], [1, 1, 0, 2]][seed % 4]
+        assert 0 not in m.contains(m.write(z[order], values=v[order]), z, v).tolist(), seed
+
+
 @pytest.mark.parametrize("batch", [(), (0,), (2, 3)])
 def test_no_question_has_no_answer(batch: tuple[int, ...]) -> None:
     m = layer(16, 8)

@@ -32,7 +32,7 @@ MARGIN = 4
 # |u|² must be sure to this share, for a count to be known by itself.
 UNSURE = 1e-2
 # One that would have left less than so many times the rounding of B in it may have been written without a trace.
-FAINT = 64
+FAINT = 256
 # Where weights are crowded, |u|² may be more than 1/m by this share, for counts up to MANY of more than FEW
 # different vectors. In 4,851 memories with as many writes as rows or more, none of 8,968 counts was wrong; without
 # `agrees`, 26 of 9,905.
@@ -126,11 +126,12 @@ def traces(owner: "Parameters", state: MemoryState, frames: Frame, z: Float[Tens
     G = R0 / p + B / s2
     R_g, R_h = ((x.square() @ y).sum(-1).sqrt() for x, y in ((g, R.square().mT), (h, R.square())))
     error = norm * (p * norm + 2 * p * (g @ G.mT).norm(dim=-1) + 2 * R_g)
-    # the weights that vectors would get, now or at first, and where no other vector has any
+    # the weights that vectors would get, now or at first, where no other vector has any: none for a key again
     P = torch.linalg.svd(B, full_matrices=False)[0] * kept[:, None]
     with_keys = ((M.expand_as(R)[..., :keys]) for M in (R0, R))
     found = [memory.address(z[..., :keys], MemoryState(M, U), s2) for M in with_keys]
-    w = torch.minimum(*((v - v @ P @ P.mT).norm(dim=-1) for v in found))
+    own = [((v - v @ P @ P.mT).norm(dim=-1), v.norm(dim=-1)) for v in found]
+    w = torch.minimum(*(torch.where(alone > OTHER / 10 * whole, alone, 0) for alone, whole in own))
     return Traces(
         u,
         rest / length,
