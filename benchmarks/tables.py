@@ -396,6 +396,25 @@ def tried(values: dict[str, Any]) -> list[Any]:
     return [values["wrong"], Share(values["right"]), Share(values["rose"])]
 
 
+def dynamics() -> Table:
+    """The paper's dynamics alone, from every kind of damage: with the paper's model, and the pretrained one."""
+    models = {"omniglot-paper": "the paper's model", "omniglot": "`omniglot`"}
+    found = {name: load(f"denoising/{name}") for name in models}
+    parts = ("wrong pixels", "right image", "steps that raise the energy")
+    cells = [one["models"][0]["result"]["cells"] for one in found.values()]
+    config = found["omniglot"]["config"]
+    return Table(
+        [
+            f"{config['steps']} steps of least-squares, {config['episodes']} memories",
+            *(f"{name}: {part}" for name in models.values() for part in parts),
+        ],
+        [
+            [both[0]["name"], *(part for cell in both for part in tried(cell["methods"]["least-squares"]))]
+            for both in zip(*cells, strict=True)
+        ],
+    )
+
+
 def colour(name: str) -> Table:
     """The same for mazes, where pixels have real values: errors, and how far above the cue's the PSNR is."""
     found = load(f"denoising/{name}")
@@ -487,6 +506,7 @@ TABLES: dict[str, Callable[[], Table]] = {
     "rivals": rivals,
     "costs": costs,
     "denoising": denoising,
+    "dynamics": dynamics,
     "colour": partial(colour, "mazes"),
     "colour-wide": partial(colour, "mazes-wide"),
     "ways": ways,
