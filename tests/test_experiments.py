@@ -283,3 +283,29 @@ def test_results_of_other_settings_are_not_replaced(binary: Path, tmp_path: Path
         assert place.read_bytes() == damage
     dataclasses.replace(work, episodes=3, overwrite=True).main()
     assert json.loads(place.read_text())["config"]["episodes"] == 3
+
+
+def test_models_of_one_file_name_have_figures_of_their_own(binary: Path, tmp_path: Path) -> None:
+    files = [tmp_path / folder / "last.safetensors" for folder in "ab"]
+    for file, end in zip(files, ("last", "best"), strict=True):
+        file.parent.mkdir()
+        shutil.copy(binary / f"{end}.safetensors", file)
+    main(
+        [
+            "experiment",
+            "basins",
+            "--smoke",
+            "--checkpoint",
+            *map(str, files),
+            "--device",
+            "cpu",
+            "--out",
+            str(tmp_path),
+        ]
+    )
+    found = report.Results(tmp_path / "basins.json", json.loads((tmp_path / "basins.json").read_text()))
+    assert [model["name"] for model in found.models] == ["a/last.safetensors", "b/last.safetensors"]
+    assert captioned(found, "energy-b-last.safetensors")[:2] == ("energy", "b-last.safetensors")
+    ends = experiments.find("basins").FIGURES
+    drawn = {file.name for file in tmp_path.glob("*.png")}
+    assert drawn == {f"basins-{end}-{folder}-last.safetensors.png" for end in ends for folder in "ab"}

@@ -5,6 +5,7 @@ of a model that needs no training ("nearest"); "hopfield:PLACE" is Hopfield retr
 PLACE.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,9 +79,9 @@ def sources(
 
 def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | str = "cpu") -> Iterator[Subject]:
     """The other part: models and images."""
-    for found, config in sources:
+    for title, (found, config) in zip(names([found.place for found, _ in sources]), sources, strict=True):
         seen, unseen = config.load(device)
-        yield Subject(name(found.place), make(found, seen).to(device), seen, unseen, origin(found, config))
+        yield Subject(title, make(found, seen).to(device), seen, unseen, origin(found, config))
 
 
 def origin(found: Source, config: DataConfig) -> dict[str, Any]:
@@ -125,3 +126,15 @@ def name(place: str) -> str:
     """A short name for a place: that of the folder or file, without its ending."""
     path = Path(place)
     return place if not path.exists() else path.resolve().name if path.is_dir() else path.stem
+
+
+def names(places: Sequence[str]) -> list[str]:
+    """Short names of places; where two would be alike, each with as many folders before it as tell them apart."""
+    short = [name(place) for place in places]
+    whole = [Path(place).resolve().parts if Path(place).exists() else (place,) for place in places]
+    found = []
+    for own, parts in zip(short, whole, strict=True):
+        alike = {other for title, other in zip(short, whole, strict=True) if title == own}
+        depth = next(n for n in itertools.count(1) if len({other[-n:] for other in alike}) == len(alike))
+        found.append(own if len(alike) == 1 else "/".join(parts[-depth:]))
+    return found
