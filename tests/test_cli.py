@@ -22,7 +22,7 @@ from PIL import Image
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
-from kanerva import MODELS, PRESETS, CodecConfig, DataConfig, TrainConfig
+from kanerva import MODELS, PRESETS, CodecConfig, DataConfig, TrainConfig, storage
 from kanerva.cli import COMMANDS, main
 from kanerva.commands import KINDS, Experiment, Train, parse
 from kanerva.train import saved_config
@@ -474,6 +474,19 @@ def test_info(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert about["step"] == 6
     assert about["parameters"] == sum(p.numel() for p in kanerva.load(run / "last.safetensors").parameters())
     assert "presets" in said(capsys, "info")
+
+
+def test_a_description_nested_deep_is_refused_by_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = '{"format": 2, "run":' + '{"a":' * 700 + "1" + "}" * 701
+    x = {"model.x": torch.zeros(1)}
+    metadata = {"kanerva": note, "sha256": storage.sha256(x, note)}
+    safetensors.torch.save_file(x, tmp_path / "deep.safetensors", metadata)
+    text = refused(capsys, "info", str(tmp_path / "deep.safetensors"), "--json")
+    assert text.startswith(
+        f"kanerva: {tmp_path / 'deep.safetensors'}: its description is damaged (JSON nested more"
+    )
 
 
 def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,6 +115,11 @@ def test_smoke(
         (None, "no such file; expected the JSON that kanerva experiment writes"),
         ("{", "expected results as JSON, which kanerva experiment writes, got Expecting property name"),
         ("[]", "speed, got a list"),
+        ("[" * 10**5 + "]" * 10**5, "which kanerva experiment writes, got JSON nested more than 100 deep; usual"),
+        (
+            '{"experiment": "capacity", "models":' + "[" * 200 + "]" * 200 + "}",
+            "got JSON nested more than 100 deep",
+        ),
         ('{"experiment": "denoise"}', "an experiment of the name 'denoise'; did you mean 'denoising'?"),
         ('{"nats": 1.0}', "got a score, which has no figure"),
         ('{"settings": 1, "results": 2}', "got numbers of an example, whose figure the script in examples/ draws"),

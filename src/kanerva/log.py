@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import time
 from pathlib import Path
 from types import TracebackType
@@ -114,7 +113,7 @@ def latest(path: Path) -> dict[str, Any] | None:
         return None
     for line in reversed(lines):
         if step_of(line) is not None:
-            row: dict[str, Any] = json.loads(line)
+            row: dict[str, Any] = plain.loads(line)
             if isinstance(row.get("nats"), int | float):
                 return row
     return None
@@ -123,8 +122,8 @@ def latest(path: Path) -> dict[str, Any] | None:
 def step_of(line: bytes) -> int | None:
     """The step of a line; None where it cannot be read."""
     try:
-        step = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        step = plain.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
         return None
     return step if type(step) is int else None
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .files import atomic_write
 from .memory import MemoryState
+from .plain import loads
 
 FORMAT = 2
 WEIGHTS = Path(__file__).parent / "weights"
@@ -80,11 +81,11 @@ def _hint(path: Path) -> str:
 
 def _description(note: str, path: Path) -> dict[str, Any]:
     try:
-        about = json.loads(note)
-    except (ValueError, RecursionError):
-        about = None
+        about = loads(note)
+    except ValueError as error:
+        raise ValueError(f"{path}: its description is damaged ({error})") from None
     if not isinstance(about, dict):
-        raise ValueError(f"{path}: its description is damaged")
+        raise ValueError(f"{path}: its description is damaged: expected a JSON object, got {type(about).__name__}")
     return about
 
 

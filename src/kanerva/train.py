@@ -6,7 +6,6 @@ What a step draws depends on the seed and its number alone, so a resumed run goe
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import shlex
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import checkpoint, distributed, kernels, storage
+from . import checkpoint, distributed, kernels, plain, storage
 from .checkpoint import Run
 from .checks import deep_checks
 from .config import RunConfig, TrainConfig
@@ -261,8 +260,8 @@ def saved_config(folder: Path) -> RunConfig:
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise ValueError("it is not a file")
-        return from_dict(RunConfig, json.loads(path.read_text("utf-8")), str(path))
-    except (OSError, ValueError, RecursionError) as error:
+        return from_dict(RunConfig, plain.loads(path.read_text("utf-8")), str(path))
+    except (OSError, ValueError) as error:
         last = folder / storage.LAST
         if not last.exists():
             raise FileNotFoundError(

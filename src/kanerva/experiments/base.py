@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import hashlib
-import json
 import math
 import platform
 import re
@@ -158,9 +157,9 @@ def keep(path: Path, planned: dict[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = plain.loads(path.read_text("utf-8"))
         then, now = made_with(found), made_with(plain.finite(planned))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise FileExistsError(
             f"{path}: is no readable file of results; --overwrite replaces it, --out names another place"
         ) from None

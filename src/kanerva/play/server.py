@@ -23,7 +23,7 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .. import data, models, storage, subject
+from .. import data, models, plain, storage, subject
 from ..data import ClassImages, mazes, omniglot
 from ..models import DKM
 from . import panels
@@ -285,8 +285,8 @@ async def limited(request: Request, most: int, what: str) -> bytes:
 def parsed(text: bytes) -> Body:
     """A JSON object."""
     try:
-        body = json.loads(text or b"{}")
-    except (ValueError, RecursionError):
+        body = plain.loads(text or b"{}")
+    except ValueError:
         body = None
     if not isinstance(body, dict):
         raise Refused(400, "expected a JSON object")

@@ -2,11 +2,10 @@
 
 import contextlib
 import glob
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import experiments, storage
+from .. import experiments, plain, storage
 from ..experiments import EXPERIMENTS
 from ..experiments.base import Experiment
 from ..experiments.tables import is_number
@@ -122,11 +121,11 @@ def read(path: Path, missing: list[str]) -> dict[str, Any]:
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise ValueError("it is not a file")
-        data = json.loads(path.read_text("utf-8"))
+        data = plain.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         missing.append(f"{path}: no such file")
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         missing.append(f"{path}: could not be read ({error})")
         return {}
     return data if isinstance(data, dict) else {}
@@ -139,8 +138,8 @@ def lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
         return []
     found = []
     for line in path.read_text("utf-8", "replace").splitlines():
-        with contextlib.suppress(ValueError, RecursionError):
-            found.append(json.loads(line))
+        with contextlib.suppress(ValueError):
+            found.append(plain.loads(line))
     return [line for line in found if isinstance(line, dict)]
 
 

@@ -5,7 +5,6 @@ One file per experiment, each with `figures(results)`, which gives Matplotlib fi
 
 import importlib
 import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -17,7 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ... import __version__
+from ... import __version__, plain
 from ...files import atomic_write
 from ...spelling import nearest
 from .. import EXPERIMENTS, module
@@ -103,8 +102,8 @@ def read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected the JSON that kanerva experiment writes")
     try:
-        results = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
+        results = plain.loads(path.read_text("utf-8"))
+    except ValueError as error:
         raise ValueError(
             f"{path}: expected results as JSON, which kanerva experiment writes, got {error}"
         ) from None
