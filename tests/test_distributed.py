@@ -189,6 +189,23 @@ def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "LOCAL_RANK, MASTER_ADDR, MASTER_PORT: expected beside RANK and WORLD_SIZE, got none; usual cause"),
+        ({"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, "^LOCAL_RANK: expected beside RANK and WORLD_SIZE"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE: expected a number, which torchrun sets, got 'two'"),
+    ],
+)
+def test_an_environment_that_no_launcher_sets_is_refused(
+    given: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ({"RANK": "0", "WORLD_SIZE": "2"} | given).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message), distributed.start("cpu"):
+        pass
+
+
 @pytest.mark.parametrize("end", ["raise", "kill"])
 def test_a_process_that_ends_ends_all(tmp_path: Path, end: str) -> None:
     """The other one waits for gradients that never come; it must not wait for long, and saves what it has."""

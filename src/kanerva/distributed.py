@@ -37,13 +37,18 @@ class World(NamedTuple):
 def start(device: str = "auto") -> Iterator[World]:
     """Join the processes that torchrun started, if any, and choose the device."""
     place = choose(device)
-    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if "RANK" not in os.environ or number("WORLD_SIZE", 1) == 1:
         # streams and graphs are those of the current device
         with torch.cuda.device(place) if place.type == "cuda" else nullcontext():
             yield World(0, 1, place)
         return
-    local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    alone = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= gpus and place.index is None
+    if missing := [name for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise ValueError(
+            f"{', '.join(missing)}: expected beside RANK and WORLD_SIZE, got none; usual cause: a launcher that "
+            f"sets only some of them. torchrun sets all; without RANK one process trains alone"
+        )
+    local, gpus = number("LOCAL_RANK"), torch.cuda.device_count()
+    alone = number("LOCAL_WORLD_SIZE", 1) <= gpus and place.index is None
     if place.type == "cuda":
         place = place if place.index is not None else torch.device(f"cuda:{local % gpus}")
         torch.cuda.set_device(place)
@@ -62,7 +67,15 @@ def start(device: str = "auto") -> Iterator[World]:
 
 def first() -> bool:
     """Whether this process is the first that torchrun started, or the only one: the one that prints."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return number("RANK") == 0
+
+
+def number(name: str, default: int = 0) -> int:
+    """A number that torchrun has put into the environment."""
+    value = os.environ.get(name, str(default))
+    if not value.isdecimal():
+        raise ValueError(f"{name}: expected a number, which torchrun sets, got {value!r} in the environment")
+    return int(value)
 
 
 def choose(device: str) -> torch.device:
