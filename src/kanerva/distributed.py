@@ -7,13 +7,12 @@ averaged over them. Without torchrun everything here does nothing.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 
 from . import checks, memory
 from .memory import MemoryState, Variance
@@ -146,6 +145,21 @@ def lost() -> Iterator[None]:
         raise Lost(f"another process of the run is gone, or does not answer ({error})") from error
 
 
+class Total(torch.autograd.Function):
+    """The sum of a tensor over the workers. Every worker's gradient is the sum of all gradients of that sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return Total.apply(grad, ctx.group), None  # type: ignore[no-untyped-call]
+
+
 def condition(
     state: MemoryState,
     w: Float[Tensor, "*b T K"],
@@ -163,6 +177,6 @@ def condition(
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var)
     group = group or dist.group.WORLD
-    G = all_reduce(w.mT @ w / noise_var, group=group)
-    H = all_reduce(w.mT @ (z - w @ state.R) / noise_var, group=group)
+    G = Total.apply(w.mT @ w / noise_var, group)  # type: ignore[no-untyped-call]
+    H = Total.apply(w.mT @ (z - w @ state.R) / noise_var, group)  # type: ignore[no-untyped-call]
     return memory.absorb(state, G, H)
