@@ -94,6 +94,35 @@ def test_atomic_write_gives_the_usual_permissions(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
+def test_where_nothing_can_be_written_the_error_names_the_file_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only file system refuses to make a file, and to remove one."""
+
+    def refuse(path: object, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with (
+        pytest.raises(OSError, match=rf"Read-only file system: {tmp_path / 'a.png'} could not be written"),
+        files.atomic_write(tmp_path / "a.png"),
+    ):
+        pass
+
+
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(lock: filelock.FileLock) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", lock.lock_file)
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with (
+        pytest.raises(OSError, match=rf"Read-only file system: {tmp_path} cannot be written to"),
+        files.lock(tmp_path / ".lock"),
+    ):
+        pass
+
+
 def test_atomic_write_may_be_told_not_to_make_folders(tmp_path: Path) -> None:
     with (
         pytest.raises(FileNotFoundError, match="file could not be written"),

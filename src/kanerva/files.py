@@ -56,7 +56,8 @@ def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # as where the file could not be made
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None:
             reason = f"{error.strerror}: {path} could not be written; what was there before is as it was"
             raise OSError(error.errno, reason) from error
@@ -328,9 +329,13 @@ def lock(path: Path, wait: bool = True) -> Iterator[None]:
     held = filelock.FileLock(path, timeout=-1 if wait else 0)
     try:
         held.acquire()
+    except filelock.Timeout:
+        raise
     except OSError as error:
         if error.errno not in NO_LOCKS:
-            raise
+            raise OSError(
+                error.errno, f"{error.strerror}: {path.parent} cannot be written to ({path.name})"
+            ) from error
     try:
         yield
     finally:
