@@ -7,6 +7,7 @@ import inspect
 import io
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -497,6 +498,14 @@ def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert about["preview"] == flags[-1]
     with Image.open(tmp_path / "sheet.png") as image:
         assert image.size == (64, 96)
+
+
+@pytest.mark.parametrize("columns", ["1", "5"])
+def test_help_ends_in_a_narrow_terminal(columns: str) -> None:
+    command = [sys.executable, "-m", "kanerva", "info", "--help"]
+    env = {**os.environ, "COLUMNS": columns}
+    text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=env).stdout
+    assert "usage: kanerva info" in text
 
 
 def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

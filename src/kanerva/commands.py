@@ -7,9 +7,12 @@ import io
 import itertools
 import json
 import math
+import os
 import platform
 import re
+import shutil
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -490,12 +493,26 @@ def read(kind: type[Any], prog: str, arguments: list[str], default: Any = None, 
     given = {} if default is None else {"default": default}
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), at_least(40):
             return tyro.cli(kind, prog=prog, args=arguments, description=about, **given)
     except SystemExit as end:
         if not end.code:
             raise
         raise ValueError(f"{unboxed(said.getvalue())}; see {prog} --help") from None
+
+
+@contextlib.contextmanager
+def at_least(columns: int) -> Iterator[None]:
+    """Draw help for a terminal of so many columns or more: in fewer than six, tyro breaks lines for ever."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(max(columns, shutil.get_terminal_size().columns))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
 
 
 def unboxed(text: str) -> str:
