@@ -8,6 +8,7 @@ import importlib.util
 import textwrap
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -734,6 +735,9 @@ def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
     for wrong in (-1.0, torch.nan, "loud"):
         with pytest.raises((ValueError, TypeError), match="cue_var: expected a variance of 0 or more"):
             m.recall(m.prior(), z, cue_var=wrong)  # type: ignore[arg-type]
+    for shape in ((5,), (3, 1), (2, 3), (0,)):
+        with pytest.raises(ValueError, match=r"cue_var: expected .* in a shape that fits \(3,\), got"):
+            m.recall(m.prior(), z, cue_var=torch.ones(shape, dtype=z.dtype))
     with pytest.raises(TypeError, match="valid: expected a function"):
         m.recall(m.prior(), z, valid="sign")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="valid: expected a function"):
@@ -744,3 +748,21 @@ def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
         Stream(m, 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"batch axes: expected those of the stream, \(\), got \(2,\)"):
         Stream(m).write(z.expand(2, 3, 5))
+
+
+def test_sparse_tensors_are_refused_by_name() -> None:
+    m, pairs, z = layer(), layer(values=2), normal(3, 5)
+    known, state = torch.ones(3, 5, dtype=torch.bool), m.write(z)
+    for act in (m.write, partial(m.read, state), partial(m.recall, state), partial(m.contains, state)):
+        with pytest.raises(TypeError, match=r"(z|cue): expected a dense tensor, got one of torch\.sparse_coo"):
+            act(z.to_sparse())
+    with pytest.raises(TypeError, match=r"values: expected a dense tensor, got .*; values\.to_dense\(\) makes one"):
+        pairs.write(z, values=z[:, :2].to_sparse())
+    with pytest.raises(TypeError, match="known: expected a dense tensor"):
+        m.read(state, z, known.to_sparse())
+    with pytest.raises(TypeError, match="mask: expected a dense tensor"):
+        m.write(z, mask=known[:, 0].to_sparse())
+    with pytest.raises(TypeError, match="cue_var: expected a dense tensor"):
+        m.recall(state, z, cue_var=z[:, 0].square().to_sparse())
+    with pytest.raises(TypeError, match=r"state\.R: expected a dense tensor"):
+        m.read(state._replace(R=state.R.to_sparse()), z)

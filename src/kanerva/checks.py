@@ -194,6 +194,7 @@ def layout(
         raise TypeError(
             f"{name}: expected a tensor of shape {wanted}, got {type(x).__name__}; torch.as_tensor makes one"
         )
+    dense(name, x)
     if x.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}; {name}.float() converts it")
     if x.ndim < len(axes):
@@ -206,6 +207,12 @@ def layout(
             raise ValueError(f"{name}: expected shape {wanted} with {axis} = {want} ({source}), got {shape(x)}")
     if like is not None:
         same_kind(name, x, like)
+
+
+def dense(name: str, x: Tensor) -> None:
+    """Check that a tensor has all of its numbers in memory: few operations take sparse ones."""
+    if x.layout != torch.strided:
+        raise TypeError(f"{name}: expected a dense tensor, got one of {x.layout}; {name}.to_dense() makes one")
 
 
 def variance(name: str, value: Any, like: Tensor) -> None:
@@ -258,11 +265,18 @@ def share(name: str, value: Any, like: Tensor) -> None:
         raise ValueError(f"{wanted}, got {float(value)}")
 
 
-def noise(name: str, value: Any, like: Tensor) -> None:
-    """Check that a variance of cues is 0 or more: one number, or a tensor with one for each."""
+def noise(name: str, value: Any, like: Tensor, cues: tuple[int, ...]) -> None:
+    """Check that a variance of cues is 0 or more: one number, or a tensor of one for each, of shape `cues`."""
     wanted = f"{name}: expected a variance of 0 or more, one number or one for each cue"
     if isinstance(value, Tensor):
+        dense(name, value)
         same_kind(name, value, like)
+        try:
+            fits = tuple(torch.broadcast_shapes(value.shape, cues)) == cues
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(f"{wanted}, in a shape that fits {cues}, got {shape(value)}")
     elif not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
         raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
     value = torch.as_tensor(value)
@@ -340,6 +354,7 @@ def boolean(name: str, value: Any, wanted: str, meaning: str) -> None:
     if not isinstance(value, Tensor) or value.dtype != torch.bool:
         came = f"one of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"{name}: expected a boolean tensor of shape {wanted}, {meaning}; got {came}")
+    dense(name, value)
 
 
 def keys(value: Any, state: Any) -> None:

@@ -256,7 +256,7 @@ class Memory(Parameters):
         flat, y, batch = frame.opened(state, torch.nn.functional.pad(cue, gap))
         known = torch.nn.functional.pad(known, gap).expand(*batch, *y.shape[-2:]).reshape(y.shape)
         if cue_var is not None:
-            checks.noise("cue_var", cue_var, like=y)
+            checks.noise("cue_var", cue_var, y, (*batch, y.shape[-2]))
             cue_var = torch.as_tensor(cue_var, dtype=y.dtype, device=y.device)
             cue_var = cue_var.expand(*batch, y.shape[-2]).reshape(y.shape[:2])
         exact = exact and not isinstance(state, Faded)
