@@ -135,7 +135,11 @@ def test_colour_and_a_model_that_certifies_nothing(
         (["text.txt"], "text.txt: expected an image file (.png, .jpg"),
         (["broken.png"], "broken.png: expected an image, but it cannot be read"),
         (["0.png", "--damage", "half", "--level", "0.5"], "level: expected none with damage half, got 0.5"),
-        (["0.png", "--level", "1.5"], "share: expected a number from 0 to 1, got 1.5"),
+        (["0.png", "--level", "1.5"], "level: expected a share from 0 to 1 for damage flips, got 1.5"),
+        (
+            ["0.png", "--damage", "noise", "--level", "-1"],
+            "level: expected a standard deviation of 0 or more for damage noise, got -1",
+        ),
         (["0.png", "--method", "magic"], "method: expected one of descent, least-squares, stochastic, got 'magic'"),
         (["0.png", "--binary", "0"], "binary: expected a share of ink above 0 and up to 1, got 0.0"),
         (["0.png", "--steps", "0"], "steps: expected"),
@@ -154,6 +158,46 @@ def test_what_is_wrong_is_said(
         main(["recall", "here", *arguments])
     assert message in str(end.value.code)
     assert not (tmp_path / "recall.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            [],
+            "MODEL: expected a checkpoint, the folder of a run, or a pretrained model (mazes, omniglot, omniglot-",
+        ),
+        (
+            ["drawings"],
+            "MODEL: expected a model before the pictures, got drawings; type kanerva recall omniglot drawings",
+        ),
+        (
+            ["own", "0.png"],
+            "MODEL: expected a model before the pictures, got own; type kanerva recall omniglot own 0.png",
+        ),
+        (["my 1.png"], "type kanerva recall omniglot 'my 1.png', or in place of omniglot the folder of a run"),
+        (
+            ["omniglot"],
+            "IMAGES: expected pictures after the model omniglot, got none; type kanerva recall omniglot FOLDER",
+        ),
+        (
+            ["colour", "own"],
+            "type kanerva train colour --dataset own --size 32, then kanerva recall runs/colour own",
+        ),
+        (["demo", "own"], "got demo, which is a preset of kanerva train; type kanerva recall runs/demo own"),
+        (["nowhere", "own"], "nowhere: no such checkpoint or run; pretrained: mazes, omniglot, omniglot-new"),
+    ],
+)
+def test_what_was_left_out_is_said(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw(tmp_path / "own", bits(1))
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "runs" / "demo" / "last.safetensors").touch()
+    with pytest.raises(SystemExit) as end:
+        main(["recall", *arguments])
+    assert message in str(end.value.code)
 
 
 def test_flips_are_for_binary_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import shutil
 import typing
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from torch.nn.functional import pad
 from . import __version__, checks, experiments, plain, spelling, storage, streams
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
+from .data.images import is_image
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir, check_writable
@@ -303,6 +305,8 @@ class Recall:
     def run(self) -> None:
         from . import own
 
+        if missing := left_out(self.model, self.images):
+            raise ValueError(missing)
         model = load(self.model).to(choose(self.device))
         method, binary = model.method(self.method), model.config.binary
         for path in filter(None, (self.out, self.memory)):
@@ -337,6 +341,28 @@ class Recall:
         else:
             pixels = asked.x[0].numel() if binary else None
             print(f"{own.table(found, pixels).lines()}\n\n{lines(about)}")
+
+
+def left_out(model: str, images: tuple[str, ...]) -> str | None:
+    """What is missing, and what to type, where somebody left out a part of `kanerva recall MODEL IMAGES`."""
+    place, pictures = Path(model), shlex.join(images) or "FOLDER"
+    if storage.find(model).is_file() and not is_image(place):
+        usual = f"type kanerva recall {shlex.quote(model)} FOLDER, with a folder of pictures"
+        return None if images else f"IMAGES: expected pictures after the model {model}, got none; {usual}"
+    if model in PRESETS:
+        run = f"runs/{model}"
+        own = f" --dataset {pictures if len(images) == 1 else 'FOLDER'} --size 32" if model == "colour" else ""
+        first = "" if storage.find(run).is_file() else f"kanerva train {model}{own}, then "
+        return (
+            f"MODEL: expected a trained model, got {model}, which is a preset of kanerva train; type {first}"
+            f"kanerva recall {run} {pictures}"
+        )
+    if not images or is_image(place) or (place.is_dir() and any(map(is_image, place.iterdir()))):
+        return (
+            f"MODEL: expected a model before the pictures, got {model}; type kanerva recall omniglot "
+            f"{shlex.join([model, *images])}, or in place of omniglot the folder of a run"
+        )
+    return None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Somebody's own pictures in one memory: stored, damaged, recalled, and judged."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -66,6 +67,10 @@ def damaged(x: Float[Tensor, "N c h w"], kind: str, level: float | None, generat
     """Damage pictures; a level of None is the usual one of that kind."""
     if level is not None and LEVELS[kind] is None:
         raise ValueError(f"level: expected none with damage {kind}, got {level}")
+    most = math.inf if kind == "noise" else 1
+    if level is not None and not (math.isfinite(level) and 0 <= level <= most):
+        wanted = "a standard deviation of 0 or more" if kind == "noise" else "a share from 0 to 1"
+        raise ValueError(f"level: expected {wanted} for damage {kind}, got {level:g}")
     level = LEVELS[kind] if level is None else level
     if kind == "none" or level is None:
         return data.half(x) if kind == "half" else Cue(x, None)
