@@ -205,7 +205,8 @@ def test_every_field_has_its_help(kind: type) -> None:
             ["experiment", "order", "--checkpoint", "nowhere"],
             "kanerva: nowhere: no such checkpoint or run; pretrained: mazes, omniglot, omniglot-new; without",
         ),
-        (["report"], "RUN"),
+        (["report"], "RUN: expected a run's folder, a checkpoint, or a pretrained model"),
+        (["recall", "omniglot", "x.png", "--damage", "x"], "'none'); see kanerva recall --help"),
         (["report", "nowhere"], "kanerva: nowhere: no such run; expected a run's folder, a checkpoint, or a model"),
         (["data", "--dataset", "omniglot", "--data-dir", "nowhere"], "images_background.zip"),
     ],
@@ -218,6 +219,10 @@ def test_mistakes_are_answered(arguments: list[str], message: str, capsys: pytes
     assert "tyro" not in answer
     if arguments[0] != "experiment":  # which has a list to show
         assert len(answer.splitlines()) == 1
+
+
+def test_what_was_typed_is_not_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean" not in refused(capsys, "recall", "nearest", "x.png")
 
 
 def interrupt(*_: object, **__: object) -> None:

@@ -124,7 +124,7 @@ class Evaluate:
 class Info:
     """Say which versions, devices and presets there are, or what a checkpoint holds."""
 
-    checkpoint: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="RUN")] = None
+    checkpoint: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[RUN]")] = None
     """A checkpoint, the folder of a run, or a pretrained model (mazes, omniglot, omniglot-new)."""
     json: bool = False
     """Print one JSON object and nothing else."""
@@ -524,7 +524,7 @@ def read(kind: type[Any], prog: str, arguments: list[str], default: Any = None, 
     except SystemExit as end:
         if not end.code:
             raise
-        raise ValueError(f"{unboxed(said.getvalue())}; see {prog} --help") from None
+        raise ValueError(f"{unboxed(said.getvalue()).rstrip('.')}; see {prog} --help") from None
 
 
 @contextlib.contextmanager
@@ -547,7 +547,10 @@ def unboxed(text: str) -> str:
     parts = [
         list(part) for words, part in itertools.groupby(rows, lambda row: bool(re.search(r"\w", row))) if words
     ]
-    return re.sub(r"^Error parsing ([\w.]+: )?", "", " ".join(parts[0])) if parts else text.strip()
+    said = re.sub(r"^Error parsing ([\w.]+: )?", "", " ".join(parts[0])) if parts else text.strip()
+    if missing := re.fullmatch(r"Missing from [\w -]+: ([A-Z]+) (.)(.+?)\.? \(required\)", said):
+        return f"{missing[1]}: expected {missing[2].lower()}{missing[3]}, got none"
+    return said
 
 
 def flags(kind: Any) -> list[str]:

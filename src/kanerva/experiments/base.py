@@ -36,7 +36,7 @@ class Experiment:
 
     checkpoint: tuple[str, ...] = ("omniglot",)
     """Models, one after another: checkpoints, folders of runs, pretrained models (mazes, omniglot, omniglot-new),
-    or nearest (no training)."""
+    or models without training (nearest, hopfield, hopfield:CHECKPOINT)."""
     dataset: str | None = None
     """Other images than those it was trained on: glyphs, omniglot, mazes or a path."""
     data_dir: str | None = None
