@@ -43,9 +43,19 @@ def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator
     """Open a file for writing bytes; it appears at `path` whole when the block ends, or not at all if it raises.
 
     The bytes go to a file of another name in the same folder, reach the disk, and then take the old one's place.
-    `parents`: make the folder if it is not there. `sweep` removes what a killed process leaves.
+    `parents`: make the folder if it is not there. `sweep` removes what a killed process leaves. A device such as
+    /dev/null is written to and stays; what else is not a file is an error.
     """
     path = Path(path)
+    if is_device(path):
+        try:
+            with open(path, "wb") as file:
+                yield file
+        except OSError as error:
+            if error.errno is None:
+                raise
+            raise OSError(error.errno, f"{error.strerror}: {path} could not be written") from error
+        return
     if parents:
         make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
@@ -69,10 +79,26 @@ def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator
             os.close(folder)
 
 
+def is_device(path: Path) -> bool:
+    """Whether `path` is a device, which is written to and not replaced; an error where neither can be done.
+
+    A link in /dev or /proc, such as /dev/stdout, may lead to a file that is open: replacing it would be no use.
+    """
+    if path.is_char_device():
+        return True
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(f"{path}: expected the name of a file, got a pipe, a socket or a disk")
+    if path.is_symlink() and re.fullmatch(r"/dev|/proc/.*", os.path.realpath(path.parent)):
+        raise OSError(f"{path}: expected the name of a file, got a link to one that is open; give its own name")
+    return False
+
+
 def check_writable(path: Path) -> None:
     """Check, before long work, that its results can be written to `path`; makes the folder if it is not there."""
     if path.is_dir():
         raise IsADirectoryError(f"{path}: expected the name of a file, got a folder")
+    if is_device(path):
+        return
     make_folder(path.parent)
     probe = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:

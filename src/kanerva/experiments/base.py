@@ -105,6 +105,8 @@ class Experiment:
         device = choose(work.device)
         found = sources(work.checkpoint, work.dataset, work.data_dir, work.NEEDS, work.NAME)
         path, flags = work.place(), work.settings()
+        if path.exists() and not path.is_file():
+            raise OSError(f"{path}: expected the name of a file, which is read again, got a device or a folder")
         if not work.overwrite:
             keep(path, {"config": flags, "smoke": work.smoke, "models": [origin(*one) for one in found]})
         check_writable(path)
