@@ -129,12 +129,14 @@ def write(session: Session, body: Body, job: Job) -> dict[str, Any]:
         came = len(texts) if isinstance(texts, list) else "none"
         raise ValueError(f"images: expected 1 to {room} more in a memory of at most {LENGTH}, got {came}")
     labels = labels if isinstance(labels, list) and len(labels) == len(texts) else [""] * len(texts)
+    # half of a character, which a browser may send, could not be sent back
+    labels = [str(label)[:40].encode("utf-8", "replace").decode() for label in labels]
     x = torch.stack([unpack(text, session.model) for text in texts])
     start = time.perf_counter()
     session.state = session.model.write(x, session.state)
     ms = 1000 * (time.perf_counter() - start)
     session.x = torch.cat([session.x, x])
-    session.labels += [str(label)[:40] for label in labels]
+    session.labels += labels
     session.changed()
     return {**describe(session), "ms": ms}
 
