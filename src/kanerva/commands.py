@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 import tyro
 from jaxtyping import Float, UInt8
@@ -27,7 +28,6 @@ from .data import ClassImages
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir, check_writable
-from .linalg import broadcast
 from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
@@ -232,19 +232,22 @@ class Inspect:
         if not isinstance(model, DKM):
             raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
         model.check_memory(state)
-        R, U = (part.reshape(-1, *part.shape[-2:]) for part in broadcast(state))
-        if not len(R):
+        batch = checks.broadcast(*(part.shape[:-2] for part in state))
+        count = math.prod(batch)
+        if not count:
             raise ValueError(
                 f"{self.state}: expected a memory, got R of shape {tuple(state.R.shape)}, which is none"
             )
-        if not 0 <= self.number < len(R):
-            raise ValueError(f"number: expected 0 to {len(R) - 1}, as {self.state} has them, got {self.number}")
-        end = f"-{self.number}.png" if len(R) > 1 else ".png"
+        if not 0 <= self.number < count:
+            raise ValueError(f"number: expected 0 to {count - 1}, as {self.state} has them, got {self.number}")
+        place = np.unravel_index(self.number, batch)  # the others are not written out
+        chosen = MemoryState(*(part.expand(*batch, -1, -1)[place] for part in state))
+        end = f"-{self.number}.png" if count > 1 else ".png"
         path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
         check_writable(path)
         device = choose(self.device)
-        about, x = inside(model.to(device), MemoryState(R[self.number], U[self.number]).to(device))
-        about = {"file": str(self.state), "memory": f"number {self.number} of {len(R)}", **about}
+        about, x = inside(model.to(device), chosen.to(device))
+        about = {"file": str(self.state), "memory": f"number {self.number} of {count}", **about}
         if len(x):
             tiles(in_rows(x, model.config.binary), path)
             about["sheet"] = str(path)
