@@ -132,6 +132,13 @@ def test_what_is_no_file_of_results(text: str | None, message: str, tmp_path: Pa
     assert message in str(end.value.code)
 
 
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "some.json").touch()
+    os.truncate(tmp_path / "some.json", 2**28)  # which takes no room
+    with pytest.raises(SystemExit, match=r"some.json: expected results as JSON, .*, got it has 268,435,456 bytes"):
+        main(["plot", str(tmp_path / "some.json")])
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_flags_are_listed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:

@@ -244,7 +244,22 @@ def _array(file: Any, size: int, stored: int) -> np.ndarray[Any, np.dtype[Any]]:
 # LIMITS. A small file must not take all memory: what it holds is compared with these before it is read.
 FREE = 2**28  # bytes that any machine has to spare: up to this much nothing is asked
 RATIO = 200  # images compress 10 to 100 times; only blank ones, or a trap, more
+TEXT = 2**26  # bytes of JSON and the like: ours has less than 1 MB, a run of 100,000 reports 30
 SHARE = 4  # data may take a quarter of the memory, because preparing them makes copies
+
+
+def contents(path: Path) -> bytes:
+    """The bytes of a file of JSON, of a run's reports, or of a figure; a larger one is an error before it is read.
+
+    Errors do not name the file: who asks for it does.
+    """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise ValueError("it is not a file")
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > TEXT:
+            raise ValueError(f"it has {size:,} bytes, expected at most {TEXT:,}")
+        return file.read(TEXT)
 
 
 def check_size(size: int, stored: int | None = None) -> None:

@@ -6,6 +6,7 @@ dtype, shape and bytes of every tensor. Format 1 had a CRC-32 of names and bytes
 
 import hashlib
 import json
+import os
 import warnings
 import zlib
 from collections.abc import Mapping
@@ -17,10 +18,13 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .files import atomic_write
+from .files import atomic_write, check_size
 from .memory import MemoryState
 
 FORMAT = 2
+HEADER = (
+    2**22
+)  # bytes that name and describe tensors: ours has some thousand, and each takes 20 times as many to read
 WEIGHTS = Path(__file__).parent / "weights"
 LAST = "last.safetensors"  # of a run's folder
 
@@ -91,10 +95,20 @@ def _description(note: str, path: Path) -> dict[str, Any]:
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of any safetensors file, and its metadata."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            check_size(size)
+            head = file.read(8)
+            length = int.from_bytes(head, "little")
+            if 8 + length > size or length > HEADER:
+                most = min(HEADER, max(0, size - 8))
+                raise ValueError(f"expected a header of at most {most:,} bytes, got {length:,}")
+            data = head + file.read()
     except OSError as error:
         # reading, unlike opening, names no file
         raise OSError(error.errno, f"{error.strerror}: {path} could not be read") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: not a readable safetensors file, cut short or damaged ({error})") from None
     try:
         tensors = safetensors.torch.load(data)
         # the library checks the header before it gives a tensor, but gives no metadata of bytes

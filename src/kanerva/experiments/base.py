@@ -20,7 +20,7 @@ from torch import Tensor
 from .. import __version__, checks, plain, storage
 from ..data import ClassImages
 from ..distributed import choose
-from ..files import atomic_write, check_writable
+from ..files import atomic_write, check_writable, contents
 from ..models import Model, Recall
 from ..progress import bar
 from ..streams import say
@@ -160,7 +160,7 @@ def keep(path: Path, planned: dict[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(contents(path).decode())
         then, now = made_with(found), made_with(plain.finite(planned))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise FileExistsError(
