@@ -32,6 +32,7 @@ from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
 from .progress import bar
+from .streams import printable, show
 from .subject import find
 from .train import saved_config, train
 
@@ -50,9 +51,9 @@ class Train:
         score = train(self.config, self.out, self.resume)
         if score is not None:
             nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image{score.in_bits}"
-            print(f"{nats}; {self.out}/last.safetensors")
+            show(f"{nats}; {self.out}/last.safetensors")
         elif first():
-            print(ending(self.out))
+            show(ending(self.out))
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Evaluate:
         if self.json:
             print(plain.dumps({**dataclasses.asdict(score), **about}, indent=1))
         else:
-            print(table(score, about))
+            show(table(score, about))
 
 
 @dataclass(frozen=True)
@@ -169,10 +170,10 @@ class Experiment:
         path = self.work.main()
         results = json.loads(path.read_text("utf-8"))
         for model in results["models"]:
-            print(f"{model['name']}\n{self.work.table(model['result']).lines()}\n")
+            show(f"{printable(model['name'])}\n{self.work.table(model['result']).lines()}\n")
         # those of a run before this one, with other models, are older
         drawn = [file for file in experiments.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
-        print("\n".join(map(str, [path, *drawn])))
+        show("\n".join(printable(str(file)) for file in (path, *drawn)))
         print(f"{results['seconds']} s")
 
 
@@ -188,7 +189,7 @@ class Plot:
     def run(self) -> None:
         from .experiments import plots
 
-        print("\n".join(map(str, plots.redraw(self.file, self.out))))
+        show("\n".join(printable(str(file)) for file in plots.redraw(self.file, self.out)))
 
 
 @dataclass(frozen=True)
@@ -206,7 +207,7 @@ class Report:
     def run(self) -> None:
         from . import report
 
-        print(report.write(self.place, self.out, self.experiments))
+        show(str(report.write(self.place, self.out, self.experiments)))
 
 
 @dataclass(frozen=True)
@@ -631,13 +632,13 @@ def contents(path: Path) -> dict[str, Any]:
 
 
 def lines(about: dict[str, Any], indent: str = "") -> str:
-    """Nested dictionaries as indented lines."""
-    rows, wide = [], max([14, *map(len, about)])
+    """Nested dictionaries as indented lines, each entry on one."""
+    rows, wide = [], min(40, max([14, *map(len, about)]))
     for name, value in about.items():
         if isinstance(value, dict):
-            rows += [f"{indent}{name}", lines(value, indent + "  ")]
+            rows += [f"{indent}{printable(name)}", lines(value, indent + "  ")]
         else:
-            rows.append(f"{indent}{name:{wide}} {value}")
+            rows.append(f"{indent}{printable(name):{wide}} {printable(str(value))}")
     return "\n".join(rows)
 
 

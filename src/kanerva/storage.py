@@ -55,19 +55,18 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path}: a safetensors file, but not one that kanerva wrote")
     note = metadata["kanerva"]
     about = _description(note, path)
+    writer = f"written by kanerva {about.get('version')!r}"
     if "sha256" in metadata or about.get("format") == FORMAT:
         if metadata.get("sha256") != sha256(tensors, note):
             raise ValueError(f"{path}: damaged: its numbers or its description are not those that were written")
     elif about.get("format") != 1:
-        raise ValueError(
-            f"{path}: expected format {FORMAT}, got {about.get('format')} written by kanerva {about.get('version')}"
-        )
+        raise ValueError(f"{path}: expected format {FORMAT}, got {about.get('format')!r} {writer}")
     elif about.get("crc32") != crc32(tensors):
         raise ValueError(f"{path}: damaged: its numbers are not those that were written")
     else:
         warnings.warn(
-            f"{path}: not fully checked: it was written by kanerva {about.get('version')}, when checksums did not "
-            f"cover shapes and settings; saving it again adds one that does",
+            f"{path}: not fully checked: it was {writer}, when checksums did not cover shapes and settings; saving "
+            f"it again adds one that does",
             stacklevel=2,
         )
     return tensors, about
