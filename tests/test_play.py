@@ -301,11 +301,6 @@ def test_dreams_and_maps_stream_their_steps(visitor: Visitor) -> None:
     _, events = visitor.send("dream", n=3, steps=4, method="stochastic", seed=0)
     assert [e["step"] for e in events[:-1]] == [0, 1, 2, 3]
     assert all(len(e["images"]) == 3 for e in events[:-1])
-    _, events = visitor.send("family", set="glyphs", n=2, steps=3, method="descent", examples=4, seed=0)
-    assert events[0]["event"] == "examples"
-    assert len(events[0]["images"]) == 4
-    drawn = base64.b64decode(events[-2]["images"][0])
-    assert 20 * 255 < sum(drawn) < 400 * 255
     _, events = visitor.send("chain", index=1, steps=5, temperature=0.0)
     assert [e["energy"] for e in events if e["event"] == "step"]
     _, events = visitor.send("map", three=[0, 2, 3], grid=7, image=images[0], method="least-squares")
@@ -317,6 +312,22 @@ def test_dreams_and_maps_stream_their_steps(visitor: Visitor) -> None:
     assert start["outside"] == pytest.approx(0, abs=1e-2)
     at = visitor.ask("point", a=frame["places"][1][0], b=frame["places"][1][1])
     assert at["nearest"] == 2
+
+
+def test_more_of_a_class_is_that_of_the_model(visitor: Visitor) -> None:
+    """From its examples alone, in a memory of their own, by the spread of their weights."""
+    _, (examples, samples, end) = visitor.send("family", set="glyphs", n=5, examples=4, seed=0)
+    assert (examples["event"], samples["event"], end["event"]) == ("examples", "samples", "done")
+    images, model = kanerva.data.load("glyphs", split="test"), kanerva.load("omniglot")
+    number, random = examples["number"], torch.Generator().manual_seed(0)
+    assert number == int(torch.randint(images.num_classes, (), generator=random))
+    order = torch.randperm(int(images.count[number]), generator=random)[:4]
+    x = images.images(images.start[number] + order)
+    assert examples["images"] == [pack(one, True) for one in x]
+    with torch.no_grad():
+        drawn = model.more(model.write(x), x, 5, random).last
+    assert samples["images"] == [pack(one, True) for one in drawn]
+    assert "examples: expected a whole number from 2 to 8" in visitor.refusal("family", set="glyphs", examples=1)
 
 
 def test_memories_of_two_visitors_never_mix(place: SimpleNamespace) -> None:
@@ -969,13 +980,14 @@ def test_page_inside(page: Browser) -> None:
 def test_page_dream(page: Browser) -> None:
     written(page, 3)
     page.click("[data-tab=dream]")
-    for kind, wanted in (("dream", 5), ("family", 5)):
+    page.set("#dream-n", 5)
+    page.set("#dream-steps", 4)
+    for kind, message in (("dream", "4 steps"), ("family", "5 new pictures in")):
         page.click(f"#dreams [data-key={kind}]")
-        page.set("#dream-n", 5)
-        page.set("#dream-steps", 4)
         page.press("#dream-run")
-        assert page.js("return document.querySelectorAll('#samples canvas').length") == wanted
-        assert "4 steps" in page.text("#dream-said")
+        assert page.js("return document.querySelectorAll('#samples canvas').length") == 5
+        assert message in page.text("#dream-said")
+        assert page.js("return document.querySelector('#player').hidden") == (kind == "family")
     assert page.js("return document.querySelectorAll('#example-images canvas').length") == 4
     assert sum(ink(canvas(page, f"#samples .thumb:nth-child({i}) canvas")).any() for i in range(1, 6)) >= 4
     page.click("#dreams [data-key=chain]")
