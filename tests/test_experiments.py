@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,13 @@ def test_what_is_no_file_of_results(text: str | None, message: str, tmp_path: Pa
     assert message in str(end.value.code)
 
 
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "some.json").touch()
+    os.truncate(tmp_path / "some.json", 2**28)  # which takes no room
+    with pytest.raises(SystemExit, match=r"some.json: expected results as JSON, .*, got it has 268,435,456 bytes"):
+        main(["plot", str(tmp_path / "some.json")])
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_flags_are_listed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
@@ -257,6 +265,11 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(binary: Path,
         patch.setattr(Capacity, "run", lambda *_: pytest.fail("it has begun"))
         with pytest.raises(OSError, match=r"file: expected a folder, or a place to make one, but .* is a file"):
             work.main()
+        (tmp_path / "null.json").symlink_to(os.devnull)
+        os.mkfifo(tmp_path / "pipe.json")
+        for name in ("null.json", "pipe.json"):  # results are read again after they were written
+            with pytest.raises(OSError, match=f"{name}: expected the name of a file, which is read again"):
+                dataclasses.replace(work, out=tmp_path / name, overwrite=True).main()
 
 
 def test_results_of_other_settings_are_not_replaced(binary: Path, tmp_path: Path) -> None:

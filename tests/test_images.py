@@ -1,7 +1,9 @@
 """Folders and arrays of the user's own: read as they are, split without overlap, and refused with a reason."""
 
+import io
 import os
 import sys
+import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ from PIL import Image
 
 from kanerva import files
 from kanerva.data import ClassImages, load
+from kanerva.data.images import from_bytes
 
 
 def grey(value: int, side: int = 6) -> Image.Image:
@@ -436,7 +439,7 @@ def test_a_folder_that_may_not_be_read_is_not_passed_over(tmp_path: Path, monkey
 def test_a_file_that_may_not_be_read_is_not_called_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = folder_of(tmp_path / "set", {"a": 2})
 
-    def refuse(path: Any) -> Any:
+    def refuse(path: Any, **_: Any) -> Any:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Image, "open", refuse)
@@ -585,3 +588,95 @@ def test_more_than_there_is_room_for_is_not_gathered(
         moving(tmp_path / "set", 12)
     with pytest.raises(ValueError, match=r"set: \d+ images of .* expected at most a quarter"):
         load(tmp_path / "set")
+
+
+# Files made to do harm
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a script as POSIX has it")
+def test_a_picture_starts_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow gives PostScript to Ghostscript, whatever the file's name is."""
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "gs"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    root = folder_of(tmp_path / "set", {"a": 2})
+    script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 6 6\n%%EndComments\nshowpage\n"
+    (root / "a" / "000.png").write_bytes(script)
+    with pytest.raises(ValueError, match=r"a/000.png: expected an image, but it cannot be read"):
+        load(root / "a" / "000.png")
+    assert not (tmp_path / "started").exists()
+
+
+def jpeg(*, passes: int = 0, hidden: bool = False, note: bytes = b"") -> bytes:
+    """A progressive JPEG whose last pass comes again and again, with a comment."""
+    out = io.BytesIO()
+    grey(77, 16).save(out, "JPEG", progressive=True)
+    data = out.getvalue()
+    last = data[data.rindex(b"\xff\xda") : -2]
+    # libjpeg goes on after such a marker where it looks for a restart; with a length, it would hide what follows
+    cover = b"\xff\x02\xff\xff" if hidden else b""
+    comment = b"\xff\xfe" + (len(note) + 2).to_bytes(2, "big") + note
+    return data[:2] + comment + data[2:-2] + cover + last * passes + data[-2:]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_a_jpeg_of_too_many_passes_is_not_decoded(
+    tmp_path: Path, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes a few bytes and a walk over all pixels, which nothing can interrupt."""
+    path = tmp_path / "a.jpg"
+    # a preview in a comment has passes of its own, and so may have what follows the picture
+    path.write_bytes(jpeg(passes=20, note=b"\xff\xda\0\2" * 1000) + jpeg(passes=1000))
+    assert values(load(path, holdout=0.0)) == [77]
+    path.write_bytes(jpeg(passes=1000, hidden=hidden))
+    monkeypatch.delattr(Image.Image, "convert")
+    with pytest.raises(ValueError, match=r"a.jpg: .*a JPEG of more than \d+ passes"):
+        load(path)
+
+
+def test_the_frames_of_a_gif_are_counted_as_large_as_they_are() -> None:
+    """Those after the first may be larger."""
+
+    def frame(side: int) -> bytes:
+        place = bytes([0, 0, 0, 0, side, 0, side, 0, 0])
+        return (
+            b"\x2c" + place + b"\x02\x02\x44\x01\x00"
+        )  # a length of two, too few bits for large ones, and the end
+
+    data = b"GIF89a" + bytes([1, 0, 1, 0, 0x80, 0, 0, 0, 0, 0, 255, 255, 255]) + frame(1) + frame(200) + b"\x3b"
+    with pytest.raises(ValueError, match=r"x.gif: .*expected at most 1,000 pixels in all 2 frames"):
+        list(from_bytes(data, "x.gif", (4, 4), 1, pixels=1000, frames=5))
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    """A part of a PNG."""
+    return len(data).to_bytes(4, "big") + kind + data + zlib.crc32(kind + data).to_bytes(4, "big")
+
+
+def test_the_colour_profiles_of_a_png_are_not_unpacked_one_after_another() -> None:
+    out = io.BytesIO()
+    grey(9).save(out, "PNG")
+    data, profile = out.getvalue(), chunk(b"iCCP", b"x\0\0" + zlib.compress(bytes(2**10)))
+    for count in (1, 1000):
+        both = data[:33] + count * profile + data[33:]
+        if count == 1:
+            assert len(list(from_bytes(both, "x.png", (6, 6), 1, pixels=1000, frames=1))) == 1
+        else:
+            with pytest.raises(ValueError, match=r"x.png: expected an image with one colour profile, got more"):
+                list(from_bytes(both, "x.png", (6, 6), 1, pixels=1000, frames=1))
+
+
+def test_odd_parts_of_a_file_are_not_warned_of_one_by_one(tmp_path: Path) -> None:
+    """Nor can a file send any number of lines to the terminal."""
+    path = tmp_path / "a.png"
+    grey(9).save(path)
+    data, tags = path.read_bytes(), b""
+    for tag in range(1000, 1100):
+        tags += tag.to_bytes(2, "little") + b"\7\0" + (10**6).to_bytes(4, "little") + b"\x08\0\0\0"
+    exif = b"II*\0\x08\0\0\0" + (100).to_bytes(2, "little") + tags + bytes(4)
+    path.write_bytes(data[:33] + chunk(b"eXIf", exif) + data[33:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert values(load(path, holdout=0.0)) == [9]

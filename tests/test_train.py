@@ -1027,6 +1027,9 @@ def test_pipes_in_a_run_are_not_waited_for(tmp_path: Path, capsys: pytest.Captur
         os.mkfifo(folder / name)
     saved = saved_config(folder)
     assert "config.json: cannot be read (it is not a file); taking the config from" in capsys.readouterr().err
+    with pytest.raises(OSError, match=r"config\.json: expected the name of a file, got a pipe"):
+        kanerva.train(saved, folder, resume=True)
+    (folder / "config.json").unlink()
     with pytest.raises(ValueError, match=r"metrics\.jsonl: expected a file, for the run's reports"):
         kanerva.train(saved, folder, resume=True)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 import tyro
 from jaxtyping import Float, UInt8
@@ -32,11 +33,11 @@ from .data.images import is_image
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir, check_writable
-from .linalg import broadcast
 from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
 from .progress import bar
+from .streams import printable, show
 from .subject import find
 from .train import saved_config, train
 
@@ -55,9 +56,9 @@ class Train:
         score = train(self.config, self.out, self.resume)
         if score is not None:
             nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image{score.in_bits}"
-            print(f"{nats}; {self.out}/last.safetensors")
+            show(f"{nats}; {self.out}/last.safetensors")
         elif first():
-            print(ending(self.out))
+            show(ending(self.out))
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Evaluate:
         if self.json:
             print(plain.dumps({**dataclasses.asdict(score), **about}, indent=1))
         else:
-            print(table(score, about))
+            show(table(score, about))
 
 
 @dataclass(frozen=True)
@@ -174,10 +175,10 @@ class Experiment:
         path = self.work.main()
         results = json.loads(path.read_text("utf-8"))
         for model in results["models"]:
-            print(f"{model['name']}\n{self.work.table(model['result']).lines()}\n")
+            show(f"{printable(model['name'])}\n{self.work.table(model['result']).lines()}\n")
         # those of a run before this one, with other models, are older
         drawn = [file for file in experiments.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
-        print("\n".join(map(str, [path, *drawn])))
+        show("\n".join(printable(str(file)) for file in (path, *drawn)))
         print(f"{results['seconds']} s")
 
 
@@ -193,7 +194,7 @@ class Plot:
     def run(self) -> None:
         from .experiments import plots
 
-        print("\n".join(map(str, plots.redraw(self.file, self.out))))
+        show("\n".join(printable(str(file)) for file in plots.redraw(self.file, self.out)))
 
 
 @dataclass(frozen=True)
@@ -211,7 +212,7 @@ class Report:
     def run(self) -> None:
         from . import report
 
-        print(report.write(self.place, self.out, self.experiments))
+        show(str(report.write(self.place, self.out, self.experiments)))
 
 
 @dataclass(frozen=True)
@@ -237,19 +238,22 @@ class Inspect:
         if not isinstance(model, DKM):
             raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
         model.check_memory(state)
-        R, U = (part.reshape(-1, *part.shape[-2:]) for part in broadcast(state))
-        if not len(R):
+        batch = checks.broadcast(*(part.shape[:-2] for part in state))
+        count = math.prod(batch)
+        if not count:
             raise ValueError(
                 f"{self.state}: expected a memory, got R of shape {tuple(state.R.shape)}, which is none"
             )
-        if not 0 <= self.number < len(R):
-            raise ValueError(f"number: expected 0 to {len(R) - 1}, as {self.state} has them, got {self.number}")
-        end = f"-{self.number}.png" if len(R) > 1 else ".png"
+        if not 0 <= self.number < count:
+            raise ValueError(f"number: expected 0 to {count - 1}, as {self.state} has them, got {self.number}")
+        place = np.unravel_index(self.number, batch)  # the others are not written out
+        chosen = MemoryState(*(part.expand(*batch, -1, -1)[place] for part in state))
+        end = f"-{self.number}.png" if count > 1 else ".png"
         path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
         check_writable(path)
         device = choose(self.device)
-        about, x = inside(model.to(device), MemoryState(R[self.number], U[self.number]).to(device))
-        about = {"file": str(self.state), "memory": f"number {self.number} of {len(R)}", **about}
+        about, x = inside(model.to(device), chosen.to(device))
+        about = {"file": str(self.state), "memory": f"number {self.number} of {count}", **about}
         if len(x):
             tiles(in_rows(x, model.config.binary), path)
             about["sheet"] = str(path)
@@ -674,13 +678,13 @@ def contents(path: Path) -> dict[str, Any]:
 
 
 def lines(about: dict[str, Any], indent: str = "") -> str:
-    """Nested dictionaries as indented lines."""
-    rows, wide = [], max([14, *map(len, about)])
+    """Nested dictionaries as indented lines, each entry on one."""
+    rows, wide = [], min(40, max([14, *map(len, about)]))
     for name, value in about.items():
         if isinstance(value, dict):
-            rows += [f"{indent}{name}", lines(value, indent + "  ")]
+            rows += [f"{indent}{printable(name)}", lines(value, indent + "  ")]
         else:
-            rows.append(f"{indent}{name:{wide}} {value}")
+            rows.append(f"{indent}{printable(name):{wide}} {printable(str(value))}")
     return "\n".join(rows)
 
 

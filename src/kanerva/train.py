@@ -25,6 +25,7 @@ from .data import ClassImages
 from .distributed import World
 from .evaluate import Score, evaluate
 from .fields import from_dict
+from .files import contents
 from .likelihood import LEVEL, SURE
 from .log import Log
 from .models import MODELS, BaseConfig, load
@@ -258,9 +259,7 @@ def saved_config(folder: Path) -> RunConfig:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such run; expected a run's folder, with config.json")
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise ValueError("it is not a file")
-        return from_dict(RunConfig, plain.loads(path.read_text("utf-8")), str(path))
+        return from_dict(RunConfig, plain.loads(contents(path)), str(path))
     except (OSError, ValueError) as error:
         last = folder / storage.LAST
         if not last.exists():

@@ -25,12 +25,15 @@ from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
-from ..files import check_size, line, npz
+from ..files import FREE, check_size, line, npz
 from ..progress import bar
 from .episodes import ClassImages
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
+# Kinds of files that are read, whatever their names say: Pillow knows others, and starts a program for some.
+KINDS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 # Kinds of files whose pictures are the frames of one; in a TIFF or a JPEG they are something else.
 MOVING = ("GIF", "PNG", "WEBP")
 # Kinds of files that browsers show.
@@ -39,6 +42,13 @@ WEB = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 FEW = 10
 # Pixels of one image that are resized to; Pillow takes about as many for a trap.
 MOST = 10**8
+# Passes over a progressive JPEG: encoders make about 10. A pass over 16 million pixels takes 40 bytes and 10 ms,
+# and nothing interrupts it, so that a file of 160 kB would take 40 s.
+SCANS = 64
+# What begins a part of a JPEG. In its data, 255 is followed by 0 or by a marker that restarts the decoder.
+MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
+# Colour profiles in a PNG, of which one is allowed: Pillow unpacks them all, each to as much as 1 MB.
+PROFILES = 10
 
 Array = np.ndarray[Any, np.dtype[Any]]
 # An image (height, width, 1 or 3), the name of its class, and where it was found.
@@ -325,18 +335,54 @@ def _by(image: Array) -> str:
     return f"{image.shape[0]}×{image.shape[1]} (height × width)"
 
 
-def _pictures(file: Path | io.BytesIO, where: Any) -> Iterator[tuple[Image.Image, int]]:
-    """Read an image file, or frame by frame one that moves, as "L" or "RGB"; with each, the number of frames."""
+def _pictures(file: Path | io.BytesIO, where: Any, pixels: int | None = None) -> Iterator[tuple[Image.Image, int]]:
+    """Read an image file, or frame by frame one that moves, as "L" or "RGB"; with each, the number of frames.
+
+    pixels: how many there may be in all frames together; those of a GIF may be larger than the first.
+    """
+    done = 0
     with _reading(where):
-        image = Image.open(file)
+        image = Image.open(file, formats=KINDS)
         frames = getattr(image, "n_frames", 1) if image.format in MOVING else 1
     with image:
         for number in range(frames):
             with _reading(where):
+                _check_scans(image)
                 if number:
                     image.seek(number)
+                if pixels is not None and (done := done + image.width * image.height) > pixels:
+                    raise ValueError(f"expected at most {pixels:,} pixels in all {frames} frames")
                 picture = _flat(ImageOps.exif_transpose(image))
             yield picture, frames
+
+
+def _check_scans(image: Image.Image) -> None:
+    """Refuse a JPEG that passes over its picture again and again; before it is decoded."""
+    if isinstance(image, JpegImageFile) and image.fp is not None:
+        place = image.fp.tell()
+        image.fp.seek(0)
+        found = scans(image.fp.read(FREE))
+        image.fp.seek(place)
+        if found > SCANS:
+            raise ValueError(
+                f"a JPEG of more than {SCANS} passes; usual cause: a file made to keep its reader busy"
+            )
+
+
+def scans(data: bytes) -> int:
+    """How often a JPEG passes over its first picture; no further than one more than SCANS.
+
+    Goes from part to part as libjpeg does, so that thumbnails and notes, which are parts, are passed over.
+    """
+    count, at = 0, 2
+    while count <= SCANS and (found := MARKER.search(data, at)):
+        at, code = found.end(), data[found.end() - 1]
+        if code == 0xD9:  # the end of the picture
+            break
+        count += code == 0xDA
+        if code != 0xD8:  # the beginning, which has no length; what is too short has its length alone
+            at += max(int.from_bytes(data[at : at + 2], "big"), 2)
+    return count
 
 
 @contextlib.contextmanager
@@ -344,6 +390,7 @@ def _reading(where: Any) -> Iterator[None]:
     """Say of which file it was that Pillow could not read something."""
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one for each odd part of a file
             # Pillow's own limit on pixels: a warning, and at twice as many an error
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             yield
@@ -382,6 +429,8 @@ def from_bytes(
     Refused before anything is decoded: a kind of file that browsers do not show, more than so many `frames`, or
     more than so many `pixels` in all of them.
     """
+    if data.count(b"iCCP") > PROFILES:
+        raise ValueError(f"{where}: expected an image with one colour profile, got more than {PROFILES}")
     try:
         with _reading(where), Image.open(io.BytesIO(data), formats=WEB) as image:
             wide, tall = image.size
@@ -396,7 +445,7 @@ def from_bytes(
     if wide * tall * count > pixels:
         times = f"{count} × " if count > 1 else ""
         raise ValueError(f"{where}: expected at most {pixels:,} pixels, got {times}{wide:,} × {tall:,}")
-    for picture, _ in _pictures(io.BytesIO(data), where):
+    for picture, _ in _pictures(io.BytesIO(data), where, pixels):
         yield _fit(picture, size, channels)
 
 

@@ -9,6 +9,7 @@ from .. import experiments, plain, storage
 from ..experiments import EXPERIMENTS
 from ..experiments.base import Experiment
 from ..experiments.tables import is_number
+from ..files import contents
 from ..spelling import nearest
 
 
@@ -119,9 +120,7 @@ def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
 def read(path: Path, missing: list[str]) -> dict[str, Any]:
     """A file with a JSON object in it; an empty one where there is none."""
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise ValueError("it is not a file")
-        data = plain.loads(path.read_text("utf-8"))
+        data = plain.loads(contents(path))
     except FileNotFoundError:
         missing.append(f"{path}: no such file")
         return {}
@@ -136,8 +135,13 @@ def lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
     if not path.is_file():
         missing.append(f"{path}: no such file, so there is no training curve")
         return []
+    try:
+        text = contents(path).decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        missing.append(f"{path}: could not be read ({error}), so there is no training curve")
+        return []
     found = []
-    for line in path.read_text("utf-8", "replace").splitlines():
+    for line in text.splitlines():
         with contextlib.suppress(ValueError):
             found.append(plain.loads(line))
     return [line for line in found if isinstance(line, dict)]

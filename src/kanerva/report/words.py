@@ -18,6 +18,7 @@ from .. import __version__, experiments
 from ..experiments import EXPERIMENTS, plots
 from ..experiments.base import Experiment
 from ..experiments.tables import Table, is_number, plus_minus, show
+from ..files import contents
 from ..models import MODELS, Model
 from . import figures
 from .figures import Picture, Strip
@@ -300,7 +301,7 @@ def blocks(results: Results, but: str | None, warnings: list[str]) -> list[Block
     files: dict[str, list[Picture]] = {}
     for path in experiments.figures(results.path):
         try:
-            files[path.stem[len(results.path.stem) + 1 :]] = [figures.from_file(path.read_bytes())]
+            files[path.stem[len(results.path.stem) + 1 :]] = [figures.from_file(contents(path))]
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             warnings.append(f"A figure could not be read: {error}.")
     order = list(results.known.FIGURES) if results.known else []

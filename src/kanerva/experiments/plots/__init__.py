@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ... import __version__, plain
-from ...files import atomic_write
+from ...files import atomic_write, contents
 from ...spelling import nearest
 from .. import EXPERIMENTS, module
 from ..base import file_name, unpack
@@ -102,7 +102,7 @@ def read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected the JSON that kanerva experiment writes")
     try:
-        results = plain.loads(path.read_text("utf-8"))
+        results = plain.loads(contents(path))
     except ValueError as error:
         raise ValueError(
             f"{path}: expected results as JSON, which kanerva experiment writes, got {error}"
