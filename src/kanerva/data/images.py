@@ -44,7 +44,7 @@ FEW = 10
 MOST = 10**8
 # Passes over a progressive JPEG: encoders make about 10. A pass over 16 million pixels takes 40 bytes and 10 ms,
 # and nothing interrupts it, so that a file of 160 kB would take 40 s.
-SCANS = 64
+SCANS = 32
 # What begins a part of a JPEG. In its data, 255 is followed by 0 or by a marker that restarts the decoder.
 MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 # Colour profiles in a PNG, of which one is allowed: Pillow unpacks them all, each to as much as 1 MB.
