@@ -204,7 +204,7 @@ class Memory(Parameters):
 
         mean is E[Rᵀw | cue]. var has the noise, what is uncertain of the memory, and what the cue leaves open of w.
         """
-        self.check_memory(state)
+        self.check_memory(state, uses_U=False)  # `complete` itself checks U
         cue, known = self._cue(cue, known)
         weights = memory.infer(cue, self._part(state, cue.shape[-1]), self.noise_var, known)
         return Prediction(*memory.complete(state, weights, self.noise_var))
