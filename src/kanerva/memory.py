@@ -42,16 +42,33 @@ class MemoryState(NamedTuple):
         """Cut both tensors off the graph, as Tensor.detach does."""
         return type(self)(self.R.detach(), self.U.detach())
 
+    def __add__(self, other: Any) -> Any:
+        """Refuse to be joined or repeated as a tuple, which is neither a sum nor a batch of memories."""
+        raise TypeError(
+            "state: expected no + or *, which tensors have and memories do not; memory.condition, or for sums "
+            "memory.absorb, adds what was written elsewhere; torch.stack of all R and of all U makes a batch"
+        )
+
+    __radd__ = __mul__ = __rmul__ = __add__  # type: ignore[misc]
+
 
 class Faded(MemoryState):
     """A memory that has faded (`drift`), and may have been written to since.
 
     It is read like any other. But old writes count for less than one each, by an amount that it does not know, so
-    they cannot be told apart any more: `span`, `frame` and all that is built on them refuse it.
+    they cannot be told apart any more: `span`, `frame` and all that is built on them refuse it. `forget` takes out
+    what was written since, and nothing older.
     """
 
     __slots__ = ()
     faded = True
+
+    def _asdict(self) -> dict[str, Any]:
+        """Refuse to become a dictionary of R and U, from which a memory that never faded would be made again."""
+        raise ValueError(
+            "state: expected a memory that never faded, got one that has; a dictionary of R and U would lose the "
+            "mark, and torch.save(state) keeps it"
+        )
 
 
 class Inverse(NamedTuple):
@@ -277,7 +294,7 @@ def absorb(state: MemoryState, G: Float[Tensor, "*#b K K"], H: Float[Tensor, "*#
     B = symmetric(ridge(L.mT @ G @ L, 1.0))
     Vt = solve_lower(cholesky(B, "I + LᵀG L"), L.mT)
     U = symmetric(Vt.mT @ Vt)
-    return MemoryState(state.R + U @ H, U)
+    return _like(state, MemoryState(state.R + U @ H, U))
 
 
 @full_precision
@@ -422,7 +439,7 @@ def forget(
     L = cholesky(symmetric(ridge(-c @ w.mT, s2)), "noise_var I − W U Wᵀ (usual cause: weights never written)")
     V = solve_lower(L, c)
     U = symmetric(U + V.mT @ V)
-    return MemoryState(R - U @ (w.mT @ (z - w @ R)) / s2, U).to(dtype)
+    return _like(state, MemoryState(R - U @ (w.mT @ (z - w @ R)) / s2, U).to(dtype))
 
 
 @full_precision
@@ -583,7 +600,7 @@ def _known_gram(R: Float[Tensor, "*#b K C"], known: Bool[Tensor, "*#b T C"]) -> 
 
 
 def _like(before: MemoryState, after: MemoryState) -> MemoryState:
-    """The memory after a write: one that has faded stays so."""
+    """The memory after a change: one that has faded stays so."""
     return Faded(*after) if isinstance(before, Faded) else after
 
 

@@ -471,6 +471,8 @@ class Stream(nn.Module):
     """
 
     kept: Float[Tensor, "*b K CK"]
+    faded: bool
+    """Whether what is kept has faded; it is saved with the state."""
 
     def __init__(self, memory: Memory, batch: tuple[int, ...] = (), keep: float = 1.0, save: bool = True) -> None:
         super().__init__()
@@ -478,7 +480,7 @@ class Stream(nn.Module):
             raise TypeError(f"memory: expected a kanerva.nn.Memory, got {type(memory).__name__}")
         checks.batch("batch", batch)
         checks.share("keep", keep, like=memory.R0)
-        self.memory, self.keep, self.batch = memory, float(keep), tuple(batch)
+        self.memory, self.keep, self.batch, self.save, self.faded = memory, float(keep), tuple(batch), save, False
         self.register_buffer("kept", joined(memory.prior(self.batch)), persistent=save)
 
     def extra_repr(self) -> str:
@@ -489,13 +491,12 @@ class Stream(nn.Module):
         """What the memory is now; one that fades is a `memory.Faded`."""
         columns = self.memory.size + self.memory.values
         kept = self.kept
-        return (MemoryState if self.keep == 1 else Faded)(kept[..., :columns], kept[..., columns:])
+        kind = Faded if self.faded or self.keep < 1 else MemoryState
+        return kind(kept[..., :columns], kept[..., columns:])
 
     @state.setter
     def state(self, state: MemoryState) -> None:
         self.memory.check_memory(state)
-        if self.keep == 1:  # else it would no longer be known to have faded, and be counted
-            checks.unfaded(state)
         self._keep(state)
 
     def write(
@@ -517,6 +518,7 @@ class Stream(nn.Module):
                 f"batch axes: expected those of the stream, {self.batch}, got {tuple(batch)}; "
                 f"Stream(memory, batch={tuple(batch)}) has a memory for each"
             )
+        self.faded = isinstance(state, Faded)
         self.kept = joined(state)
 
     def forward(
@@ -527,7 +529,16 @@ class Stream(nn.Module):
 
     def reset(self) -> None:
         """Begin with a blank memory."""
-        self.kept = joined(self.memory.prior(self.batch))
+        self._keep(self.memory.prior(self.batch))
+
+    def get_extra_state(self) -> Bool[Tensor, "n"]:
+        """The mark of a memory that has faded, for the state_dict; none where the state is left out."""
+        return torch.tensor([self.faded] if self.save else [], dtype=torch.bool)
+
+    def set_extra_state(self, state: Bool[Tensor, "n"]) -> None:
+        """Take the mark that was saved with a state."""
+        if self.save and len(state):
+            self.faded = bool(state)
 
 
 def joined(state: MemoryState) -> Float[Tensor, "*b K CK"]:
