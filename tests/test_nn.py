@@ -31,7 +31,7 @@ EXACT = 1e-10
 def layer(size: int = 5, rows: int = 4, values: int = 0, seed: int = 0) -> Memory:
     made = Memory(size, rows, values).double()
     with torch.no_grad():
-        made.R0.copy_(normal(rows, size + values, seed=seed))
+        made.R0.copy_(normal(made.rows, size + values, seed=seed))
         made.log_prior_var.fill_(0.3)
         made.log_noise_var.fill_(-1.0)
     return made

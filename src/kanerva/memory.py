@@ -315,6 +315,9 @@ def write(
     so that every code is counted once. block > 1 addresses that many codes against the same memory and conditions
     on them at once: fewer sequential steps, weights that know less of each other. Returns the memory and the
     weights. Cost iterations · T/block · (K²·C + K³). Proof: test_write_*.
+    Rows beyond C (or `keys`) hold nothing, since addresses span no more dimensions, and every write amplifies the
+    rounding in them: with 32 rows for codes of 16 numbers and a small R0, R is 30 % off after 300 writes in float32
+    and 45 % after 1,000 in float64. QᵀR0 of R0 = Q QᵀR0 (torch.linalg.qr) is the same memory in C rows: 1e-6.
     """
     z = masked(z, mask)
     checks.inputs(state, z=z, noise_var=noise_var)

@@ -109,7 +109,8 @@ class Memory(Parameters):
     LayerNorm. R0 and the variances start to suit it, and are learned from there.
     Keys and values share one noise_var. Values of another scale are read just as well, but the variances that
     `predict` gives are then those of the keys' scale. Codes in bfloat16 or float16 are taken in the memory's own
-    precision, float32 or float64. About as many vectors as rows are held exactly; more are mixed.
+    precision, float32 or float64. About as many vectors as rows are held exactly; more are mixed. No more than
+    `size` rows are kept, whatever was asked for: addresses span no more dimensions, and other rows hold nothing.
     """
 
     def __init__(self, size: int, rows: int = 32, values: int = 0, scale: float = 1.0) -> None:
@@ -119,8 +120,8 @@ class Memory(Parameters):
         if values != 0:
             checks.count("values", values)
         scale_var = checks.scale(scale) ** 2
-        self.size, self.rows, self.values = int(size), int(rows), int(values)
-        self.own(rows, size + values, R0_VAR * scale_var, PRIOR_VAR * scale_var, NOISE_VAR * scale_var)
+        self.size, self.rows, self.values = int(size), min(int(rows), int(size)), int(values)
+        self.own(self.rows, size + values, R0_VAR * scale_var, PRIOR_VAR * scale_var, NOISE_VAR * scale_var)
         self.backend: str = "auto"
         """How an episode is written: a backend of `kanerva.kernels`, or auto."""
 

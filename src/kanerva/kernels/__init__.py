@@ -71,7 +71,8 @@ def write(
     """Write an episode as `memory.write` does [alg. 1], by the fastest backend that can, or by the one named.
 
     The gradient of U is its symmetric part. All but the reference can be differentiated once. No backend knows of
-    masks: a code of zeros, which `memory.masked` puts there, changes nothing.
+    masks: a code of zeros, which `memory.masked` puts there, changes nothing. Do not ask for more rows than a code
+    (or its key) has numbers: see `memory.write`.
     """
     _, state, w, _ = _write(state, memory.masked(z, mask), noise_var, iterations, block, backend, keys)
     return state, w
