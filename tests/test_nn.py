@@ -32,7 +32,7 @@ EXACT = 1e-10
 def layer(size: int = 5, rows: int = 4, values: int = 0, seed: int = 0) -> Memory:
     made = Memory(size, rows, values).double()
     with torch.no_grad():
-        made.R0.copy_(normal(rows, size + values, seed=seed))
+        made.R0.copy_(normal(made.rows, size + values, seed=seed))
         made.log_prior_var.fill_(0.3)
         made.log_noise_var.fill_(-1.0)
     return made
@@ -483,19 +483,46 @@ def test_a_streams_state_is_saved_on_request() -> None:
     kept, lost = Stream(m), Stream(m, save=False)
     for stream in (kept, lost):
         stream.write(z)
-    assert set(kept.state_dict()) == {"kept", "memory.R0", "memory.log_prior_var", "memory.log_noise_var"}
-    assert set(lost.state_dict()) == set(kept.state_dict()) - {"kept"}
+    parameters = {"memory.R0", "memory.log_prior_var", "memory.log_noise_var"}
+    assert set(kept.state_dict()) == {"kept", "_extra_state", *parameters}
+    assert set(lost.state_dict()) == {"_extra_state", *parameters}
     again = Stream(layer(seed=5))
     again.load_state_dict(kept.state_dict())
     assert torch.equal(again(z), kept(z))
     again.state = m.write(z[:2])
     assert torch.equal(again.state.R, m.write(z[:2]).R)
-    with pytest.raises(ValueError, match="state: expected a memory that never faded"):
-        again.state = m.fade(again.state, 0.9)  # which this stream, with keep=1, would forget
     fading = Stream(m, keep=0.9)
     fading.state = m.fade(again.state, 0.9)
     assert isinstance(fading.state, memory.Faded)
     assert Stream(m.float()).float().kept.dtype == torch.float32
+
+
+def test_a_stream_knows_that_its_state_has_faded(tmp_path: Path) -> None:
+    """Wherever the state comes from, and whatever `keep` is now."""
+    m, z = layer(9, 8), normal(3, 9)
+    fading = Stream(m, keep=0.9)
+    fading.write(z)
+    torch.save(fading.state_dict(), tmp_path / "stream.pt")
+    loaded, given, changed = Stream(m), Stream(m), Stream(m, keep=0.9)
+    loaded.load_state_dict(torch.load(tmp_path / "stream.pt"))
+    given.state = m.fade(m.write(z), 0.9)
+    changed.write(z)
+    changed.keep = 1.0
+    for stream in (loaded, given, changed):
+        assert isinstance(stream.state, memory.Faded)
+        assert isinstance(stream.write(z[:1]), memory.Faded)
+        for one in (stream, copy.deepcopy(stream)):
+            with pytest.raises(ValueError, match="state: expected a memory that never faded"):
+                m.contains(one.state, z)
+        stream.reset()
+        stream.write(z)
+        assert m.contains(stream.state, z).tolist() == [1, 1, 1]
+    left_out = Stream(m, save=False)
+    left_out.write(z)
+    given.load_state_dict(left_out.state_dict(), strict=False)  # brings no state, and so no mark
+    assert m.contains(given.state, z).tolist() == [1, 1, 1]
+    fading.load_state_dict(given.state_dict())
+    assert isinstance(fading.state, memory.Faded)
 
 
 def test_reads_see_one_whole_state_while_another_thread_writes() -> None:
