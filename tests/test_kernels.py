@@ -514,7 +514,9 @@ def huge_codes(pair: Pair) -> None:
     exact, usual = gradients(memory.write, torch.float64, "cpu"), gradients(by_solving, torch.float32, "cpu")
     found = gradients(functools.partial(kernels.write, backend=name), torch.float32, device)
     for a, b, c in zip(found, usual, exact, strict=True):
-        assert error(a, c) <= 4 * error(b, c) + 8 * EPS
+        # ten times: both errors are the rounding of few numbers, and which of two sums is luckier depends on the
+        # processor (a ratio of 4.7 on one, below 4 on another); what harmed them once left 2e-3
+        assert error(a, c) <= 10 * error(b, c) + 8 * EPS
 
 
 @pytest.mark.parametrize("pair", EVERY)
