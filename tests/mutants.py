@@ -1,6 +1,6 @@
 """Break the memory on purpose, one line at a time, and see which tests notice: `make mutants` (about twenty minutes).
 
-Each mutant is one edit of src/kanerva/memory.py, linalg.py, nn.py or recall/vectors.py, made in a copy of the project,
+Each mutant is one edit of a file of TARGETS, made in a copy of the project,
 on which the tests of the memory run, or those of the layer (`python tests/mutants.py layer`: these mutants alone). It
 fails if a mutant survives every test, or if a test of the memory notices no mutant at all: such a test could not fail.
 """
@@ -15,12 +15,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-TARGETS = [f"src/kanerva/{name}.py" for name in ("memory", "linalg", "nn", "recall/vectors")]
+TARGETS = [f"src/kanerva/{name}.py" for name in ("memory", "linalg", "nn", "recall/vectors", "recall/counts")]
 SUITES = [f"tests/test_{name}.py" for name in ("memory", "frame", "linalg", "gradients", "properties")]
 # for LAYER: the first test that notices is enough, and those that try other people's tools are slow and see little
 LAYER_SUITES = [
     "tests/test_layer_oracle.py",
     "tests/test_nn.py",
+    "tests/test_counts.py",
     "-x",
     "-k",
     "not itself and not distributed and not graph and not test_gradients",
@@ -90,6 +91,8 @@ MUTANTS = {
     "forget: a standard deviation": ("(w.mT @ (z - w @ R)) / s2", "(w.mT @ (z - w @ R)) / s2**0.5"),
     "forget: cut off the graph": ("else noise_var.double()", "else noise_var.double().detach()"),
     "forget: a faded memory is as good as new": ("return _like(state, MemoryState(R - U", "return (MemoryState(R - U"),
+    "forget: rounding unnoticed": ("checks.deep(off) and bool((off > FORGOTTEN).any())", "checks.deep(off) and bool((off > 1e9).any())"),
+    "forget: rounding forgotten by conversion": ("dtype, eps = state.R.dtype, resolution(state.U)", "dtype, eps = state.R.dtype, torch.finfo(state.R.dtype).eps"),
     "forget: precision lost": ("/ s2, U).to(dtype)", "/ s2, U)"),
     "write: refinement counts a code twice": (
         "state = _condition(old, w_t",
@@ -203,6 +206,14 @@ LAYER = {
     "Memory.recall: the frame of a faded memory": ("exact = exact and not isinstance(state, Faded)", "exact = exact and True"),
     "Memory.recall: noise forgotten": ("known, cue_var, valid, steps, exact)", "known, None, valid, steps, exact)"),
     "Memory.contains: keys alone": ("self._first(self.size + self.values), self.codes(z, values)", "self._first(self.size), self.codes(z, values)[..., : self.size]"),
+    "Memory.contains: z/√2 for two": ("explained = (times == 1) |", "explained = (times > 0) |"),
+    "Memory.contains: without a trace": ("clamp(min=OTHER)) & ~at.faint", "clamp(min=OTHER))"),
+    "Memory.contains: longer than was written": ("torch.where(never | too_long, 0", "torch.where(never, 0"),
+    "Memory.contains: nearly whole": ("whole &= sure & (off.abs() < bound) & ~full", "whole &= sure & (off.abs() < 0.2) & ~full"),
+    "Memory.contains: crowded alone": ("crowded &= there & company &", "crowded &= there &"),
+    "Memory.contains: rounding ignored": ("MARGIN * eps * s2 * error /", "0 * eps * s2 * error /"),
+    "Memory.contains: several lengths agree": ("torch.where(parallel, equal, (u", "torch.where(parallel, parallel, (u"),
+    "Memory.contains: mixtures agree": ("S * S.gather(-1, first))", "1e9)"),
     "Memory.forget: any of several values": ("if bool((times > 1).any()):", "if False:"),
     "Memory.kl: the other way round": ("memory.kl_memory(state, self.prior())", "memory.kl_memory(self.prior(), state)"),
     "Memory.reader: of all columns": ("return Reader(address.to(state.R.dtype), self._wanted(state.R)", "return Reader(address.to(state.R.dtype), (state.R)"),

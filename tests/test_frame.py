@@ -288,6 +288,40 @@ def test_forget_refuses_weights_that_were_never_written() -> None:
         assert bool(memory.forget(state, 10 * c.w[:1], c.z[:1], c.noise_var).U.isnan().any())
 
 
+def clear(x: float, n: int = 1) -> tuple[MemoryState, Tensor, Tensor, MemoryState]:
+    """A float32 memory of 3 + n codes, n with weights of prior_var ‖w‖² / noise_var = x, and it without these."""
+    R0, w, z = normal(8, 12), normal(3 + n, 8, seed=1), normal(3 + n, 12, seed=2)
+    w *= (torch.tensor([x] * n + [1.0] * 3)[:, None] * NOISE_VAR / PRIOR_VAR).sqrt() / w.norm(dim=-1, keepdim=True)
+    w, z, R0 = (a.float().double() for a in (w, z, R0))
+    prior = memory.prior(R0, PRIOR_VAR)
+    state = memory.condition(prior, w, z, NOISE_VAR).to(torch.float32)
+    return state, w[:n], z[:n], memory.condition(prior, w[n:], z[n:], NOISE_VAR)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("x", [1e-3, 1.0, 30.0, 100.0])
+def test_forget_takes_out_what_float32_has_kept(x: float, n: int) -> None:
+    state, w, z, left = clear(x, n)
+    for after, exact in zip(memory.forget(state, w.float(), z.float(), NOISE_VAR), left, strict=True):
+        # eps (1 + n x)², where weights are alike; as the error says
+        close(after.double(), exact, 1e-2)
+
+
+@pytest.mark.parametrize("x", [1e3, 1e4, 1e6])
+def test_forget_refuses_what_rounding_has_lost(x: float) -> None:
+    state, w, z, left = clear(x)
+    message = r"w: expected weights .* kept to 0.01, got .* error of about .* float64 from its first|never written"
+    with pytest.raises(ValueError, match=message):
+        memory.forget(state, w.float(), z.float(), NOISE_VAR)
+    with pytest.raises(ValueError, match=message):  # what was rounded stays so
+        memory.forget(state.to(torch.float64), w, z, NOISE_VAR)
+    with kanerva.deep_checks(False):
+        assert bool(memory.forget(state, w.float(), z.float(), NOISE_VAR).R.isnan().all())
+    whole = memory.condition(left, w, z, NOISE_VAR)
+    for after, exact in zip(memory.forget(whole, w, z, NOISE_VAR), left, strict=True):
+        close(after, exact, 1e-2)
+
+
 @pytest.mark.parametrize(("K", "C"), [(3, 4), (4, 2), (1, 2)])
 def test_forget_has_gradients(K: int, C: int) -> None:
     c = case((2,), K, C, T=2)

@@ -232,6 +232,16 @@ def test_forgetting_takes_any_batch(batch: tuple[int, ...]) -> None:
         assert m.contains(each, x).equal(1 - torch.eye(5, dtype=torch.long))
 
 
+def test_forgetting_from_float32_is_exact_or_refused() -> None:
+    """Rounding grows with prior_var ‖w‖² / noise_var, 760 and 760,000 here."""
+    m, x = mirror().requires_grad_(False), bits(5)
+    m.log_noise_var += math.log(0.01)
+    same(m.forget(m.write(x), x[:2]), never(m, x, [2, 3, 4]), rtol=0, atol=1e-4)
+    m.log_noise_var += math.log(0.001)
+    with pytest.raises(ValueError, match=r"state: expected weights kept to 0.01, got an error of .* float64"):
+        m.forget(m.write(x), x[:2])
+
+
 def test_forgetting_passes_no_gradients_and_knows_no_autocast() -> None:
     m, x = mirror().requires_grad_(True), bits(5)
     state = m.write(x)

@@ -55,6 +55,12 @@ def log_det(L: Float[Tensor, "*b N N"]) -> Float[Tensor, "*b"]:
     return 2 * L.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
+def resolution(A: Float[Tensor, "*shape"]) -> Float[Tensor, ""]:
+    """The eps that entries are rounded by: float32's also where they were converted to float64 afterwards."""
+    short, long = (torch.finfo(dtype).eps for dtype in (torch.float32, torch.float64))
+    return torch.where(((A.float() - A).nan_to_num(0) == 0).all(), short, long).double()
+
+
 def ridge_inverse(
     G: Float[Tensor, "*b N N"], noise_var: Number
 ) -> tuple[Float[Tensor, "*b N N"], Float[Tensor, "*b"]]:

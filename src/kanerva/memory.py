@@ -17,13 +17,26 @@ from torch import Tensor
 
 from . import checks
 from .checks import full_precision
-from .linalg import Number, broadcast, cholesky, log_det, ridge, ridge_inverse, solve, solve_lower, symmetric
+from .linalg import (
+    Number,
+    broadcast,
+    cholesky,
+    log_det,
+    resolution,
+    ridge,
+    ridge_inverse,
+    solve,
+    solve_lower,
+    symmetric,
+)
 
 Variance = Number
 
 # Rounding alone leaves at most so many eps of a memory's norm where nothing was written.
 # Trained on Omniglot, 24 and 31 codes in 32 rows: 0.1; what was written in 192 memories of 32: at least 5.9.
 ROUNDING = 2
+# What `forget` may be off by, relative to the largest entry, through the rounding of the state.
+FORGOTTEN = 1e-2
 
 
 class MemoryState(NamedTuple):
@@ -431,17 +444,21 @@ def forget(
         U'⁻¹ = U⁻¹ − WᵀW / noise_var        U'⁻¹R' = U⁻¹R − WᵀZ / noise_var
 
     Computed in float64 as U' = U + Vᵀ V, V = L⁻¹ W U with L Lᵀ = noise_var I − W U Wᵀ, and
-    R' = R − U' Wᵀ (Z − W R) / noise_var. Weights that were not written leave no covariance, which is an error.
-    Cost T·(K² + K·C) + T³. Proof: test_forget_*.
+    R' = R − U' Wᵀ (Z − W R) / noise_var. Weights that were not written leave no covariance, which is an error. So
+    is a result that is off by more than 1 % because the state is rounded: for prior_var ‖w‖² / noise_var over about
+    200 in float32, over 4 million in a memory that was float64 when it was written.
+    Cost T·(K² + K·C) + T³ + K³. Proof: test_forget_*.
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var)
-    dtype = state.R.dtype
+    dtype, eps = state.R.dtype, resolution(state.U)
     R, U = (part.double() for part in broadcast(state, w, z))
     w, z, s2 = w.double(), z.double(), float(noise_var) if not isinstance(noise_var, Tensor) else noise_var.double()
     c = w @ U
-    L = cholesky(symmetric(ridge(-c @ w.mT, s2)), "noise_var I − W U Wᵀ (usual cause: weights never written)")
+    S = symmetric(ridge(-c @ w.mT, s2))
+    L = cholesky(S, "noise_var I − W U Wᵀ (usual cause: weights never written)")
     V = solve_lower(L, c)
     U = symmetric(U + V.mT @ V)
+    U = U.masked_fill(_lost(U, S, w, s2, eps), torch.nan)
     return _like(state, MemoryState(R - U @ (w.mT @ (z - w @ R)) / s2, U).to(dtype))
 
 
@@ -561,6 +578,34 @@ def kl_update(
     return 0.5 * (C * (torch.log1p(wUw / noise_var) - b) + b * delta.square().sum(-1) / s)
 
 
+@torch.no_grad()
+def _lost(
+    U: Float[Tensor, "*b K K"],
+    S: Float[Tensor, "*b T T"],
+    w: Float[Tensor, "*b T K"],
+    noise_var: Variance,
+    eps: Float[Tensor, ""],
+) -> Bool[Tensor, "*b 1 1"]:
+    """Which memories rounding has spoilt when weights were taken out, with U after it; an error if it may be seen.
+
+    The state is rounded by eps of U as it is without w, S/noise_var = 1/(1 + x) by eps x, and U' along w, which is
+    divided by S, relatively by eps x (1 + x), with x = ‖U‖‖w‖²/noise_var.
+    """
+    if not w.shape[-2]:
+        return torch.zeros(U.shape[:-2], dtype=torch.bool, device=U.device)[..., None, None]
+    least = torch.linalg.eigvalsh((S / noise_var).nan_to_num(0, 0, 0))[..., 0].clamp(min=1e-300)
+    x = torch.linalg.eigvalsh(U.nan_to_num(0, 0, 0))[..., -1] * w.square().sum(-1).amax(-1) / noise_var
+    off = ROUNDING * eps * x / least
+    if checks.deep(off) and bool((off > FORGOTTEN).any()):
+        raise ValueError(
+            f"w: expected weights that the state has kept to {FORGOTTEN}, got some that would be taken out with an "
+            f"error of about {float(off.max()):.1e}, eps x (1 + x) for x = prior_var ‖w‖² / noise_var, here "
+            f"{float(x.max()):.3g}; usual cause: a small noise_var and float32; a memory that is float64 from its "
+            "first write on keeps them"
+        )
+    return (off > FORGOTTEN)[..., None, None]
+
+
 # The functions below are the ones above without the checks, for use inside loops.
 
 
@@ -629,7 +674,7 @@ def _past(state: MemoryState, R0: Float[Tensor, "*#p K C"], prior_var: Variance)
     checks.tensor("R0", R0, ("K", "C"), {"K": K, "C": C}, like=state.R, source="size of state.R")
     checks.broadcastable({"state": state.R.shape[:-2], "R0": R0.shape[:-2]})
     checks.variance("prior_var", prior_var, like=state.R)
-    eps, tiny = torch.finfo(state.R.dtype).eps, torch.finfo(torch.float64).eps
+    eps, tiny = resolution(state.U), torch.finfo(torch.float64).eps
     prior_var = torch.as_tensor(prior_var, dtype=state.R.dtype).double()  # as rounded as the state's own
     R, U = (part.double() for part in broadcast(state, R0))
     inverse = solve(cholesky(symmetric(U), "state.U"), torch.eye(K, dtype=U.dtype, device=U.device).expand_as(U))

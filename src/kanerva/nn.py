@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from . import checks, kernels, linalg, memory
 from .checks import full_precision
 from .memory import Faded, Inverse, MemoryState, Variance
-from .recall import frame, vectors
+from .recall import counts, frame, vectors
 
 # Start values for entries of mean square 1. R0 is small: what is read was written, not there from the start.
 # Untrained, K/4 to 2 K vectors in K rows (4 to 128) are read with an error that is 0.004 of their mean square above
@@ -273,11 +273,15 @@ class Memory(Parameters):
         z: Float[Tensor, "*#b Q size"],
         values: Float[Tensor, "*#b Q values"] | None = None,
     ) -> Int64[Tensor, "*b Q"]:
-        """How often each vector was written, 0 for never; −1 where the memory holds too much to know.
+        """How often each vector could have been written, 0 for never; −1 where the memory cannot tell.
 
-        Where there are values: how often with this value, or, without `values`, with any. Known while the memory
-        holds fewer different vectors than it has rows, and than a vector has entries. Vectors that differ by less
-        than 1 % of their length are the same to it. A memory that has faded cannot tell, which is an error.
+        Where there are values: how often with this value, or, without `values`, with any. A state fixes its vectors
+        up to a rotation. So −z for z, a mixture of stored vectors whose squared shares add up to 1, and √m z for a
+        z that was written m times may be counted as well. Vectors that differ by less than 1 % may be counted
+        together. Counts are known for vectors that do not depend on each other, with fewer writes than rows, and
+        than a vector has entries; with more writes, counts up to 3 of more than 3 vectors, if all that are in there
+        are asked for in one call. −1, too, where lengths or variances are such that the state's precision has lost
+        the answer. A memory that has faded cannot tell, which is an error.
         """
         self.check_memory(state)
         if values is None:
@@ -285,7 +289,7 @@ class Memory(Parameters):
         else:
             owner, codes = self._first(self.size + self.values), self.codes(z, values)
         self._check_numbers(codes)
-        return frame.how_often(owner, self._part(state, codes.shape[-1]), codes)
+        return counts.how_often(owner, self._part(state, codes.shape[-1]), codes, self.size)
 
     @full_precision
     @torch.no_grad()
@@ -295,21 +299,27 @@ class Memory(Parameters):
         z: Float[Tensor, "*#b Q size"],
         values: Float[Tensor, "*#b Q values"] | None = None,
     ) -> MemoryState:
-        """The memory without these vectors, as if they had never been written; one that is not there is an error.
+        """The memory without these vectors: the posterior of the others, with the weights they were written with.
 
-        Where there are values, a key that was written once needs none: the memory knows what it held. Limits as
-        for `contains`.
+        One trace is left: those weights were found while the forgotten vectors were there. A vector that `contains`
+        does not count is an error, and one whose weight the state does not know to 1 %. What `contains` takes for a
+        stored vector is taken out like one. Where there are values, a key that was written once needs none: the
+        memory knows what it held. Vectors that were written more than once are forgotten together: the memory
+        cannot tell one's copies from another's.
         """
         checks.unfaded(state)
         if self.values and values is None:
             times = self.contains(state, z)
+            frame.check_there(times, "z: expected vectors", counts.UNKNOWN)
             if bool((times > 1).any()):
                 raise ValueError("values: expected the values of keys that were written more than once, got None")
             values = self.recall(state, z)[..., self.size :]
         self.check_memory(state)
         codes = self.codes(z, values)
         self._check_numbers(codes)
-        return frame.take_out(self, state, codes, "z: expected vectors")
+        times = counts.how_often(self, state, codes, self.size, strict=True)
+        frame.check_there(times, "z: expected vectors", counts.UNKNOWN)
+        return frame.take_out(self, state, codes, times, apart=True)
 
     @full_precision
     def contents(

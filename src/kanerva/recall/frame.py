@@ -24,7 +24,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from .. import checks, memory
+from .. import checks, linalg, memory
 from ..likelihood import Bernoulli
 from ..memory import MemoryState
 from .search import average, likely
@@ -115,7 +115,9 @@ class Frames(NamedTuple):
         """The frames of memories with one batch axis."""
         exact = memory.frame(state, model.R0, model.prior_var, model.noise_var)
         finite = exact.codes.nan_to_num(0)
-        back = torch.linalg.pinv(finite, rtol=1e-7)  # rows that rounding has left of zeros do not count
+        left, size, right = torch.linalg.svd(finite, full_matrices=False)
+        kept = torch.arange(size.shape[-1], device=size.device) < exact.distinct[:, None]
+        back = right.mT * torch.where(kept, 1 / size, 0)[:, None] @ left.mT  # of what rounding has left, nothing
         return cls(model, finite.to(state.R), back.to(state.R), exact, back)
 
     def full(self) -> Bool[Tensor, "B"]:
@@ -150,7 +152,7 @@ def contains(model: "DKM", state: MemoryState, x: Float[Tensor, "*cues Q c h w"]
 
 
 def how_often(model: "Parameters", state: MemoryState, z: Float[Tensor, "*cues Q C"]) -> Int64[Tensor, "*b Q"]:
-    """`contains` for codes. A code of zeros is never written: it changes nothing."""
+    """`contains` for codes of images. A code of zeros is never written: it changes nothing."""
     checks.unfaded(state)
     flat, codes, batch = opened(state, z)
     times = count(Frames.of(model, flat), codes)
@@ -175,57 +177,84 @@ def count(frames: Frames, z: Float[Tensor, "B Q C"]) -> Int64[Tensor, "B Q"]:
 def forget(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> MemoryState:
     """The memory without these images, however often each was written; an image that is not there is an error.
 
-    An image's vector u gives its weight back, so that `memory.forget` can take it out. Copies of an image leave
-    something in the frame that no code lies in: it goes with the images if all of it can be theirs. Where nothing
-    else was written, the prior is left. Passes no gradients. Proof: test_forgetting_*.
+    An image's vector u gives its weight back. Copies of an image leave something in the frame that no code lies in:
+    it goes with the images if all of it can be theirs. Where nothing else was written, the prior is left. Passes no
+    gradients. Proof: test_forgetting_*.
     """
     model.check_memory(state)
     model.check_images(x, "Q")
-    return take_out(model, state, model.encode(x), "x: expected images")
+    z = model.encode(x)
+    times = how_often(model, state, z)
+    check_there(times, "x: expected images", "a memory of as many codes as rows, or more, cannot tell")
+    return take_out(model, state, z, times)
 
 
-def take_out(model: "Parameters", state: MemoryState, z: Float[Tensor, "*b Q C"], wanted: str) -> MemoryState:
-    """`forget` for codes; an error begins with what was wanted."""
-    checks.unfaded(state)
-    flat, z, batch = opened(state, z)
-    frames = Frames.of(model, flat)
-    times = torch.where((z == 0).all(-1), 0, count(frames, z))
+def check_there(times: Int64[Tensor, "*b Q"], wanted: str, unknown: str) -> None:
+    """Refuse codes that were written 0 times, or of which that is not known, and why it is not."""
     if bool((times < 1).any()):
-        where = [tuple(index) for index in (times < 1).reshape(*batch, -1).nonzero().tolist()]
-        why = (
-            "a memory of as many codes as rows, or more, cannot tell"
-            if bool((times < 0).any())
-            else "never written"
-        )
+        where = [tuple(index) for index in (times < 1).nonzero().tolist()]
+        why = unknown if bool((times < 0).any()) else "never written"
         raise ValueError(f"{wanted} that are in the memory, got {len(where)} others ({why}): {where[:5]}")
+
+
+def take_out(
+    model: "Parameters",
+    state: MemoryState,
+    z: Float[Tensor, "*b Q C"],
+    times: Int64[Tensor, "*b Q"],
+    apart: bool = False,
+) -> MemoryState:
+    """`forget` for codes that were written so many times. apart: copies must be told from those of other codes."""
+    flat, z, batch = opened(state, z)
+    frames, times = Frames.of(model, flat), times.reshape(z.shape[:2])
     if times.numel():
         vectors = unit(z.double() @ frames.exact_back)
-        each = zip(*flat, zip(*frames.exact, strict=True), vectors, times, strict=True)
-        made = [without(model, MemoryState(R, U), memory.Frame(*frame), *rest) for R, U, frame, *rest in each]
-        flat = MemoryState(*(torch.stack(part) for part in zip(*made, strict=True)))
+        w = vectors @ frames.exact.weights.nan_to_num(0)
+        x = float((model.prior_var * w.square().sum(-1) / model.noise_var).max())
+        if (off := float(linalg.resolution(state.U)) * x) > memory.FORGOTTEN:  # see `without`
+            raise ValueError(
+                f"state: expected weights kept to {memory.FORGOTTEN}, got an error of about {off:.1e}, rounding of "
+                f"U times prior_var ‖w‖² / noise_var = {x:.3g}; usual cause: a small noise_var and float32; a "
+                "memory that is float64 from its first write on keeps them"
+            )
+        each = zip(zip(*frames.exact, strict=True), vectors, times, strict=True)
+        made = [without(model, memory.Frame(*frame), u, n, apart) for frame, u, n in each]
+        flat = MemoryState(*(torch.stack(part).to(state.R) for part in zip(*made, strict=True)))
     return MemoryState(*(part.reshape(*batch, *part.shape[-2:]) for part in flat))
 
 
 def without(
-    model: "Parameters",
-    state: MemoryState,
-    frame: memory.Frame,
-    u: Float[Tensor, "Q K"],
-    times: Int64[Tensor, "Q"],
+    model: "Parameters", frame: memory.Frame, u: Float[Tensor, "Q K"], times: Int64[Tensor, "Q"], apart: bool
 ) -> MemoryState:
-    """One memory without the codes of these vectors of length 1, each written so many times."""
-    same = (u @ u.mT).abs() > 0.5
+    """One memory without the codes of these vectors of length 1, each written so many times: in float64.
+
+    The prior is conditioned on what is left of the frame: off by x eps, x = prior_var ‖w‖² / noise_var, where to
+    subtract a weight from U⁻¹ leaves what rounding has made of it, x² eps (`memory.forget`).
+    """
+    alike = (u @ u.mT).abs()
+    if apart and bool(((alike > 0.1) & (alike < 0.9)).any()):
+        raise ValueError(
+            "z: expected vectors that can all be in the memory, got some that are mixtures of others; each "
+            "alone could have been written"
+        )
+    same = alike > 0.5
     first = same.int().argmax(-1) == torch.arange(len(u), device=u.device)  # who asks twice is counted once
     u, copies = u[first], int(times[first].sum())
     distinct, more = int(frame.distinct), int(frame.rank - frame.distinct)
+    prior = model.prior().to(torch.float64)
     if len(u) == distinct:
-        return model.prior()
+        return prior
     out = torch.linalg.qr(u.mT).Q.mT
+    if apart and copies > len(u) and more != copies - len(u):
+        raise ValueError(
+            f"z: expected all vectors that were written more than once, or none, got {copies - len(u)} of {more} "
+            "copies; the memory cannot tell one vector's copies from another's: forget these vectors together"
+        )
     if 0 < more <= copies - len(u):
         left, _, _ = torch.linalg.svd(frame.codes[: int(frame.rank)])
         out = torch.cat([out, torch.nn.functional.pad(left[:, distinct:].mT, (0, len(frame.codes) - len(left)))])
-    w, codes = (out @ frame.weights).to(state.R), (out @ frame.codes).to(state.R)
-    return memory.forget(state, w, codes, model.noise_var)
+    keep = linalg.ridge(-out.mT @ out, 1.0)
+    return memory.condition(prior, keep @ frame.weights, keep @ frame.codes, model.noise_var.double())
 
 
 @checks.full_precision
