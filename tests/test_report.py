@@ -288,7 +288,7 @@ def test_what_is_missing_is_said(run: Path) -> None:
 
 
 def test_what_is_damaged_is_said(run: Path) -> None:
-    (run / "last.safetensors").write_bytes(b"no")
+    (run / "best.safetensors").write_bytes(b"no")
     (run / "config.json").write_text("{")
     with open(run / "metrics.jsonl", "a") as file:
         file.write(
@@ -300,7 +300,7 @@ def test_what_is_damaged_is_said(run: Path) -> None:
     (run / "experiments" / "order.json").write_text("[" * 100_000)
     page = read(report.write(run))
     for said in (
-        "last.safetensors: not a readable safetensors file",
+        "best.safetensors: not a readable safetensors file",
         "config.json: could not be read",
         "order.json: could not be read",
         "A figure could not be read",

@@ -29,7 +29,7 @@ from torch.nn.functional import pad
 from . import __version__, checks, experiments, plain, spelling, storage, streams
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
-from .data.images import is_image
+from .data.images import is_image, is_sheet, write_sheet
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir, check_writable
@@ -39,7 +39,7 @@ from .models import DKM, MODELS, Model, load
 from .progress import bar
 from .streams import printable, show
 from .subject import find
-from .train import saved_config, train
+from .train import FEW, saved_config, train
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Train:
         score = train(self.config, self.out, self.resume)
         if score is not None:
             nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image{score.in_bits}"
-            show(f"{nats}; {self.out}/last.safetensors")
+            show(f"{nats}; {self.out}/{storage.LAST}{better(self.out, score)}")
         elif first():
             show(ending(self.out))
 
@@ -66,7 +66,7 @@ class Evaluate:
     """Score a trained model on test classes: nats per image, lower is better."""
 
     checkpoint: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A checkpoint, the folder of a run (its last one), a pretrained model (mazes, omniglot, omniglot-new), or a
+    """A checkpoint, the folder of a run (its best one), a pretrained model (mazes, omniglot, omniglot-new), or a
     model without training: nearest, hopfield, or hopfield:CHECKPOINT for Hopfield retrieval on the codes of a
     model."""
     dataset: str | None = None
@@ -111,7 +111,6 @@ class Evaluate:
             **how,
             "split": "test",
             "mean_image": mean_image_nats(who.seen, who.unseen),
-            "different": len(who.unseen),
             "version": __version__,
             "torch": torch.__version__,
         }
@@ -131,7 +130,7 @@ class Info:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
-        about = system() if self.checkpoint is None else contents(storage.find(self.checkpoint))
+        about = system() if self.checkpoint is None else contents(place(self.checkpoint))
         print(plain.dumps(about, indent=1) if self.json else lines(about))
 
 
@@ -146,6 +145,10 @@ class Data:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
+        if self.preview is not None and self.preview.exists() and not is_sheet(self.preview):
+            root = Path(self.config.dataset).expanduser().resolve()
+            if root.exists() and root in (self.preview.resolve(), *self.preview.resolve().parents):
+                raise ValueError(f"preview: expected a new file, got {self.preview}, one of those that are read")
         seen, unseen = self.config.load()
         about: dict[str, Any] = {
             images.split: {
@@ -234,6 +237,8 @@ class Inspect:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
+        from . import own
+
         model, state = load(self.checkpoint), storage.load_state(self.state)
         if not isinstance(model, DKM):
             raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
@@ -250,6 +255,7 @@ class Inspect:
         chosen = MemoryState(*(part.expand(*batch, -1, -1)[place] for part in state))
         end = f"-{self.number}.png" if count > 1 else ".png"
         path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
+        own.check_outputs({"--out": path}, [self.state, storage.find(self.checkpoint)])
         check_writable(path)
         device = choose(self.device)
         about, x = inside(model.to(device), chosen.to(device))
@@ -262,7 +268,7 @@ class Inspect:
         else:
             found = about["images"].items()
             images = {number: f"{often(one['written'])}, cost {one['cost']} nats" for number, one in found}
-            print(lines({**about, "images": images}))
+            print(lines({**about, "images": images or "none"}))
 
 
 @dataclass(frozen=True)
@@ -290,7 +296,7 @@ class Recall:
     binary: float = 0.4
     """Models of binary images: the share of ink from which a pixel is ink."""
     ink: Literal["auto", "dark", "light"] = "auto"
-    """Models of binary images: whether ink is dark or light; auto: whatever there is less of."""
+    """Models of binary images: whether ink is dark or light; auto: whatever there is less of in each picture."""
     seed: int = 0
     """Decides the damage."""
     out: Path = Path("recall.png")
@@ -313,9 +319,16 @@ class Recall:
             raise ValueError(missing)
         model = load(self.model).to(choose(self.device))
         method, binary = model.method(self.method), model.config.binary
-        for path in filter(None, (self.out, self.memory)):
+        outputs = {"--memory": self.memory, "--out": self.out}
+        own.check_outputs(outputs, [storage.find(self.model)])
+        for path in filter(None, outputs.values()):
             check_writable(path)
         asked = own.read(model, self.images, self.others, self.binary, self.ink)
+        own.check_outputs(outputs, asked.paths)
+        rows = getattr(model.config, "rows", asked.stored)
+        full = f"more pictures than the memory's {rows} rows: they mix, and nothing can be certified"
+        if rows < asked.stored:
+            streams.say(full)
         kind = self.damage if self.damage != "auto" else "flips" if binary else "noise"
         level = own.LEVELS[kind] if self.level is None else self.level
         generator = torch.Generator(model.device).manual_seed(self.seed)
@@ -324,22 +337,24 @@ class Recall:
         if self.memory is not None:
             storage.save_state(self.memory, answers.state)
         bands = torch.stack([in_rows(x, binary) for x in (asked.x, answers.cue, answers.x)], 1).flatten(0, 1)
-        with atomic_write(self.out) as file:
-            own.sheet(mosaic(bands), len(asked.x), answers.certified).save(file, "png")
         found = own.judge(asked, answers)
+        with atomic_write(self.out) as file:
+            write_sheet(own.sheet(mosaic(bands), found), file)
         about = {
             "stored": f"{asked.stored} pictures in one memory, which keeps {model.kept(asked.stored):,} numbers",
             "damage": kind if level is None else f"{kind} {level:g}",
-            "recall": f"{method}, {self.steps} steps, {self.model}",
-            **({"ink": asked.ink} if binary else {}),
+            "recall": f"{method}, {self.steps} steps, {storage.taken(self.model) or self.model}",
+            **({"ink": own.inks(asked)} if binary else {}),
             "sheet": str(self.out),
             **({} if self.memory is None else {"memory": str(self.memory)}),
+            **({"left out": asked.left_out} if asked.left_out else {}),
             "result": own.summary(found),
+            **({"note": full} if rows < asked.stored else {}),
         }
+        if any(one["worse"] for one in found):
+            about["worse"] = "the answer is farther from the picture than the cue (in the sheet: a red frame)"
         if answers.certified[0] is not None:
             about["certified"] = "the answer is a stored picture, to the last pixel (in the sheet: a green frame)"
-        if (rows := getattr(model.config, "rows", asked.stored)) < asked.stored:
-            about["note"] = f"more pictures than the memory's {rows} rows: they mix, and nothing can be certified"
         if self.json:
             print(plain.dumps({**about, "pictures": found}, indent=1))
         else:
@@ -572,6 +587,18 @@ def flags(kind: Any) -> list[str]:
     return found
 
 
+def better(folder: Path, score: Score) -> str:
+    """The best score of a run, where it is not that of its end; empty where it is, or where nothing says so."""
+    try:
+        about = storage.load(folder / storage.BEST)[1]
+    except (OSError, ValueError):
+        return ""
+    best, step = about.get("best"), about.get("step")
+    if not isinstance(best, float) or best >= score.nats:
+        return ""
+    return f"\nbest: {best:.2f} at step {step:,}; {folder / storage.BEST}, which other commands take of this run"
+
+
 def ending(folder: Path) -> str:
     """How a run that was not evaluated ended: its step, its last training score and its checkpoint."""
     path = folder / storage.LAST
@@ -622,14 +649,15 @@ def table(score: Score, about: dict[str, Any]) -> str:
         for name, value in others.items()
         if value is not None
     )
-    drawn = f"{score.images:,} test images"
-    if about["different"] < score.images:
-        drawn = f"{score.images:,} draws from the {about['different']:,} test images"
+    drawn, different = f"{score.images:,} test images", score.different or 0
+    if different < score.images:
+        drawn = f"{score.images:,} draws from {different:,} different test images"
+    warning = "" if different >= FEW else f"\n  only {different} different images: too few to say much about others"
     return (
         f"{nats}\n{extra}"
         f"  {drawn} of {about['dataset']} in {score.episodes} episodes of {score.length}, "
         f"seed {score.seed}{written(about)}; lower is better\n"
-        f"  {'; '.join(terms)}"
+        f"  {'; '.join(terms)}{warning}"
     )
 
 
@@ -670,6 +698,12 @@ def system() -> dict[str, Any]:
     }
 
 
+def place(path: Path) -> Path:
+    """The checkpoint to describe: of a run's folder the last, which says how far the run has come."""
+    found = storage.find(path)
+    return found.with_name(storage.LAST) if storage.taken(path) else found
+
+
 def contents(path: Path) -> dict[str, Any]:
     """What a checkpoint says of itself, and how many numbers its model has."""
     tensors, about = storage.load(path)
@@ -688,6 +722,10 @@ def lines(about: dict[str, Any], indent: str = "") -> str:
     return "\n".join(rows)
 
 
+LINEAR = (
+    "none can be found without a cue: with this codec of grey or colour images, mixtures of stored images pass for "
+    "images too. Only codecs of black and white images tell them apart"
+)
 FULL = "yes: it may hold more images than it can tell apart, or another model wrote it; then none are found"
 
 
@@ -713,12 +751,22 @@ def inside(model: DKM, state: MemoryState) -> tuple[dict[str, Any], Float[Tensor
         "different images": total,
         "full": FULL if full else "no",
         "found": len(found.x),
+        **({"note": why} if (why := lacking(model, total, len(found.x))) and not full else {}),
         "images": {
             str(i + 1): {"written": count if count > 0 else None, "cost": float(f"{cost:.2g}")}
             for i, (count, cost) in enumerate(zip(times, found.cost.tolist(), strict=True))
         },
     }
     return about, found.x
+
+
+def lacking(model: DKM, total: int, found: int) -> str:
+    """Why not all that a memory holds was found; empty if it was."""
+    if found >= total:
+        return ""
+    if not (found or model.config.binary):
+        return LINEAR
+    return f"the search ended before {total - found} of {total} were found; recall from a cue may find them"
 
 
 def often(written: int | None) -> str:
@@ -745,7 +793,7 @@ def in_rows(x: Float[Tensor, "n c h w"], binary: bool, columns: int = 8) -> UInt
 def tiles(x: UInt8[Tensor, "rows columns c h w"], path: Path) -> None:
     """Write a PNG of images in rows and columns."""
     with atomic_write(path) as file:
-        mosaic(x).save(file, "png")
+        write_sheet(mosaic(x), file)
 
 
 def mosaic(x: UInt8[Tensor, "rows columns c h w"]) -> Image.Image:

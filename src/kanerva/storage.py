@@ -27,7 +27,7 @@ HEADER = (
     2**22
 )  # bytes that name and describe tensors: ours has some thousand, and each takes 20 times as many to read
 WEIGHTS = Path(__file__).parent / "weights"
-LAST = "last.safetensors"  # of a run's folder
+LAST, BEST = "last.safetensors", "best.safetensors"  # of a run's folder
 
 
 def save(path: str | Path, tensors: dict[str, Tensor], about: dict[str, Any], parents: bool = True) -> None:
@@ -142,11 +142,23 @@ def at_rest(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def find(path: str | Path) -> Path:
-    """A file's own path, that of the last checkpoint in a run's folder, or that of a model that comes along."""
+    """A file's own path, that of the best checkpoint in a run's folder, or that of a model that comes along.
+
+    A run that was never evaluated has no best one: then it is the last.
+    """
     if str(path) in shipped():
         return WEIGHTS / f"{path}.safetensors"
     path = Path(path)
-    return path / LAST if path.is_dir() else path
+    if not path.is_dir():
+        return path
+    return path / BEST if (path / BEST).is_file() else path / LAST
+
+
+def taken(place: str | Path) -> str:
+    """Which checkpoint `find` takes of a run's folder, to be said; empty where nothing was to choose."""
+    path = find(place)
+    chosen = path.name == BEST and path != Path(place)
+    return f"{path}, the checkpoint with the best test score of the run" if chosen else ""
 
 
 def shipped() -> list[str]:

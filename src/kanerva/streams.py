@@ -43,17 +43,9 @@ def show(text: str) -> None:
     print(printable(text, lines=True))
 
 
-_format = warnings.formatwarning
-
-
-def format_warning(message: Any, *about: Any, **more: Any) -> str:
-    """A warning as Python words it, which may name a file."""
-    return _format(printable(str(message)), *about, **more)
-
-
 def prepare() -> None:
-    """Make the streams take any character; one that was closed from the start goes nowhere."""
-    warnings.formatwarning = format_warning
+    """Make the streams take any character; one that was closed from the start goes nowhere. A warning is a line."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(str(message))}\n"
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:

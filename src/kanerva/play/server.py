@@ -359,19 +359,20 @@ def gather(places: Sequence[str]) -> list[Playable]:
         if source.kind != "dkm":
             raise ValueError(f"{source.place}: expected a DKM, got a model of kind {source.kind}")
     made = []
-    for source in found:
+    for source, called in zip(found, subject.names([source.place for source in found]), strict=True):
         model = models.build(source.tensors, source.about, source.place)
         assert isinstance(model, DKM)
         own = [source.data.dataset] if source.data is not None else []
         for name in dict.fromkeys([*own, "glyphs", "omniglot", "mazes"]):
             if name not in sets and at_hand(name, model.config.image):
                 sets[name] = source.data.load()[1] if name in own and source.data else data.load(name, "test")
-        fitting = {
-            subject.name(name): sets[name]
+        fitting = [
+            name
             for name in dict.fromkeys([*own, *sets])
             if name in sets and (sets[name].shape, sets[name].binary) == (model.config.image, model.config.binary)
-        }
-        made.append(Playable(subject.name(source.place), source.place, model.requires_grad_(False), fitting))
+        ]
+        offered = dict(zip(subject.names(fitting), map(sets.__getitem__, fitting), strict=True))
+        made.append(Playable(called, source.place, model.requires_grad_(False), offered))
     return made
 
 
@@ -527,6 +528,8 @@ def serve(places: Sequence[str], host: str, port: int, browser: bool, say: Calla
     with bind(host, port) as listener:
         torch.set_num_threads(1)  # two jobs at a time have a core each
         say("loading the models")
+        for said in filter(None, map(storage.taken, places)):
+            say(said)
         playable = gather(places)
         if not loopback(host):
             say("everyone who can reach this machine can use it")

@@ -176,11 +176,14 @@ def sheet(axes: Axes, packed: dict[str, Any], shown: list[int] | None = None) ->
 
 def each(results: dict[str, Any], parts: dict[str, Callable[[dict[str, Any]], Figure | None]]) -> dict[str, Figure]:
     """Every figure of every model that has what it shows; of several models, their names end the figures' names."""
-    models, made = results["models"], {}
-    for model in models:
+    models, made, used = results["models"], {}, set[str]()
+    for number, model in enumerate(models, start=1):
+        own = file_name(model["name"])
+        own = own if own not in used else f"{own}-{number}"  # two names can be one as a part of a file's
+        used.add(own)
         for end, part in parts.items():
             if (figure := part(model["result"])) is not None:
-                made[f"{end}-{file_name(model['name'])}" if len(models) > 1 else end] = figure
+                made[f"{end}-{own}" if len(models) > 1 else end] = figure
     return made
 
 
