@@ -541,7 +541,8 @@ class Samples(NamedTuple):
 
 def _samples(image: Image.Image) -> Samples:
     """The samples of an image file; before it is loaded, which forgets them."""
-    raw, tags = str(image.tile[0][3]) if image.tile else "", getattr(image, "tag_v2", {})
+    tile, tags = getattr(image, "tile", None), getattr(image, "tag_v2", {})
+    raw = str(tile[0][3]) if tile else ""
     wide = image.mode.startswith("I")
     bits = re.search(r"[IL];(\d+)[A-Z]*?(S?)\b", raw)  # such as I;16BS, signed
     most = 2 ** (int(bits[1]) - len(bits[2])) - 1 if bits else 65535 if wide else 255

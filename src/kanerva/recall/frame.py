@@ -290,9 +290,9 @@ def contents(
         search.shortest = SHORTEST_ALONE if total == int(frames.exact.rank) else SHORTEST
         if known is not None:
             search.tell(known)
-        for found in search.everything():
+        for count in search.everything():
             if callback is not None:
-                callback(found, total)
+                callback(count, total)
         found = [one.x for one in search.boxes[0].found]
         x = torch.stack(found) if found else model.like.new_zeros(0, *model.config.image)
         return Contents(x, search.cost(x))
@@ -536,9 +536,9 @@ class Search:
             z[active] = self.round(z[active], active, None if pull is None else pull[active])
             yield
             active, pull = self.active(budget), None
-            for number in active if stuck is not None else ():
+            for number in active:
                 box = self.boxes[number]
-                if box.spent > max(box.at_find, box.begun) + stuck:
+                if stuck is not None and box.spent > max(box.at_find, box.begun) + stuck:
                     box.begun, box.step = box.spent, STEP if box.step < STEP else STEP / 2
                     z[number] = self.random(number, z.shape[1])
 
