@@ -523,6 +523,9 @@ def test_a_stream_knows_that_its_state_has_faded(tmp_path: Path) -> None:
     assert m.contains(given.state, z).tolist() == [1, 1, 1]
     fading.load_state_dict(given.state_dict())
     assert isinstance(fading.state, memory.Faded)
+    for mark in (None, True, torch.tensor([True, False])):
+        with pytest.raises(ValueError, match="_extra_state: expected the mark that state_dict gives"):
+            given.load_state_dict({**given.state_dict(), "_extra_state": mark})
 
 
 def test_reads_see_one_whole_state_while_another_thread_writes() -> None:

@@ -469,8 +469,8 @@ def factored(name: str, A: Tensor, info: Tensor) -> None:
     least = float(torch.linalg.eigvalsh(bad).amin())
     raise ValueError(
         f"{name}: expected a positive definite matrix, got {len(bad)} of {info.numel()} that are not (least "
-        f"eigenvalue {least:.3g}); usual causes: a covariance built by hand, or a noise_var lost in rounding "
-        f"(try a larger one, or float64)"
+        f"eigenvalue {least:.3g}); usual causes: a covariance built by hand, codes far larger than the "
+        f"memory's scale, or a noise_var lost in rounding (try a larger one, or float64)"
     )
 
 

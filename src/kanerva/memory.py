@@ -445,8 +445,10 @@ def forget(
 
     Computed in float64 as U' = U + Vᵀ V, V = L⁻¹ W U with L Lᵀ = noise_var I − W U Wᵀ, and
     R' = R − U' Wᵀ (Z − W R) / noise_var. Weights that were not written leave no covariance, which is an error. So
-    is a result that is off by more than 1 % because the state is rounded: for prior_var ‖w‖² / noise_var over about
-    200 in float32, over 4 million in a memory that was float64 when it was written.
+    is a U' that is off by more than 1 % because the state is rounded: for x = ‖U'‖ ‖w‖² / noise_var over about 200
+    in float32, over 4 million in a memory that was float64 when it was written. Two things are not noticed: R' is
+    as exact in units of the state's R, whose entries may be far larger than those of R'; and where U' is far
+    smaller than prior_var I, because other writes fill all K dimensions, prior_var takes the place of ‖U'‖ in x.
     Cost T·(K² + K·C) + T³ + K³. Proof: test_forget_*.
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var)

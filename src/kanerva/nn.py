@@ -24,7 +24,7 @@ writing; `Memory.reader` makes a module of one state that can be exported. The m
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -277,11 +277,12 @@ class Memory(Parameters):
 
         Where there are values: how often with this value, or, without `values`, with any. A state fixes its vectors
         up to a rotation. So −z for z, a mixture of stored vectors whose squared shares add up to 1, and √m z for a
-        z that was written m times may be counted as well. Vectors that differ by less than 1 % may be counted
-        together. Counts are known for vectors that do not depend on each other, with fewer writes than rows, and
-        than a vector has entries; with more writes, counts up to 3 of more than 3 vectors, if all that are in there
-        are asked for in one call. −1, too, where lengths or variances are such that the state's precision has lost
-        the answer. A memory that has faded cannot tell, which is an error.
+        z that was written m times may be counted as well; and where vectors were written several times, sums and
+        parts that these copies explain. Vectors that differ by less than 1 % may be counted together. Counts of 1
+        and 2 are known for vectors that do not depend on each other, with fewer writes than rows, and than a vector
+        has entries; larger ones are mostly −1 in float32. With more writes, ask for all vectors in one call. −1,
+        too, where lengths or variances are such that the state's precision has lost the answer. A memory that has
+        faded cannot tell, which is an error.
         """
         self.check_memory(state)
         if values is None:
@@ -548,8 +549,10 @@ class Stream(nn.Module):
         """The mark of a memory that has faded, for the state_dict; none where the state is left out."""
         return torch.tensor([self.faded] if self.save else [], dtype=torch.bool)
 
-    def set_extra_state(self, state: Bool[Tensor, "n"]) -> None:
+    def set_extra_state(self, state: Any) -> None:
         """Take the mark that was saved with a state."""
+        if not isinstance(state, Tensor) or state.dtype != torch.bool or state.numel() > 1:
+            raise ValueError(f"_extra_state: expected the mark that state_dict gives, one boolean, got {state!r}")
         if self.save and len(state):
             self.faded = bool(state)
 
