@@ -86,10 +86,10 @@ def denoising(path: Path) -> None:
     print("Recalled from cues with 15 % of all pixels (118) flipped:")
     for model in json.loads(path.read_text())["models"]:
         cell = next(cell for cell in model["result"]["cells"] if cell["name"] == model["result"]["headline"])
-        for method, name in (("least-squares", "the paper's dynamics"), ("descent", "descent")):
+        for method in ("least-squares", "descent"):
             end = cell["methods"][method]
             wrong, right = end["wrong"]["mean"], 100 * end["right"]["mean"]
-            print(f"{model['name']:8} {name:20} {wrong:4.0f} wrong pixels, the right glyph in {right:3.0f} %")
+            print(f"{model['name']:8} {method:13} {wrong:4.0f} wrong pixels, the right glyph in {right:3.0f} %")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ import inspect
 import io
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,11 +24,13 @@ from PIL import Image
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
-from kanerva import MODELS, PRESETS, CodecConfig, DataConfig, TrainConfig
+from kanerva import MODELS, PRESETS, CodecConfig, DataConfig, TrainConfig, storage
 from kanerva.cli import COMMANDS, main
 from kanerva.commands import KINDS, Experiment, Train, parse
+from kanerva.data import load
 from kanerva.train import saved_config
 from small import patterns, tiny
+from test_streams import EVIL, harmless
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -197,14 +201,15 @@ def test_every_field_has_its_help(kind: type) -> None:
         (["data", "--dataset", "glyfs"], "did you mean 'glyphs'?"),
         (
             ["experiment", "capcity"],
-            "experiment: expected one of those below, got 'capcity'; did you mean 'capacity'?",
+            "rivals, inside, got 'capcity'; did you mean 'capacity'?",
         ),
         (["experiment", "order", "--sed", "1"], "did you mean --seed? kanerva experiment order --help lists them"),
         (
             ["experiment", "order", "--checkpoint", "nowhere"],
             "kanerva: nowhere: no such checkpoint or run; pretrained: mazes, omniglot, omniglot-new; without",
         ),
-        (["report"], "RUN"),
+        (["report"], "RUN: expected a run's folder, a checkpoint, or a pretrained model"),
+        (["recall", "omniglot", "x.png", "--damage", "x"], "'none'); see kanerva recall --help"),
         (["report", "nowhere"], "kanerva: nowhere: no such run; expected a run's folder, a checkpoint, or a model"),
         (["data", "--dataset", "omniglot", "--data-dir", "nowhere"], "images_background.zip"),
     ],
@@ -215,8 +220,11 @@ def test_mistakes_are_answered(arguments: list[str], message: str, capsys: pytes
     assert message in answer
     assert "Traceback" not in answer
     assert "tyro" not in answer
-    if arguments[0] != "experiment":  # which has a list to show
-        assert len(answer.splitlines()) == 1
+    assert len(answer.splitlines()) == 1
+
+
+def test_what_was_typed_is_not_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "did you mean" not in refused(capsys, "recall", "nearest", "x.png")
 
 
 def interrupt(*_: object, **__: object) -> None:
@@ -476,6 +484,19 @@ def test_info(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "presets" in said(capsys, "info")
 
 
+def test_a_description_nested_deep_is_refused_by_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = '{"format": 2, "run":' + '{"a":' * 700 + "1" + "}" * 701
+    x = {"model.x": torch.zeros(1)}
+    metadata = {"kanerva": note, "sha256": storage.sha256(x, note)}
+    safetensors.torch.save_file(x, tmp_path / "deep.safetensors", metadata)
+    text = refused(capsys, "info", str(tmp_path / "deep.safetensors"), "--json")
+    assert text.startswith(
+        f"kanerva: {tmp_path / 'deep.safetensors'}: its description is damaged (JSON nested more"
+    )
+
+
 def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--dataset", str(patterns(tmp_path)), "--preview", str(tmp_path / "sheet.png")]
     about = json.loads(said(capsys, "data", *flags, "--json"))
@@ -486,6 +507,14 @@ def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixtu
         assert image.size == (64, 96)
 
 
+@pytest.mark.parametrize("columns", ["1", "5"])
+def test_help_ends_in_a_narrow_terminal(columns: str) -> None:
+    command = [sys.executable, "-m", "kanerva", "info", "--help"]
+    env = {**os.environ, "COLUMNS": columns}
+    text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=env).stdout
+    assert "usage: kanerva info" in text
+
+
 def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     names = ["capacity", "denoising", "sampling", "more", "basins", "order", "fixed-points", "rivals", "inside"]
     text = said(capsys, "experiment")
@@ -493,7 +522,7 @@ def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert said(capsys, "experiment", "--help") == text
     answer = refused(capsys, "experiment", "fixed-point")
     assert "did you mean 'fixed-points'?" in answer
-    assert text.split("\n\n")[0] in answer
+    assert f"expected one of {', '.join(names)}, got" in answer
 
 
 def test_help_draws_nothing() -> None:
@@ -509,3 +538,163 @@ def test_help_draws_nothing() -> None:
 def test_the_command_is_installed() -> None:
     command = [sys.executable, "-m", "kanerva", "--version"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("kanerva ")
+
+
+def test_files_cannot_write_to_the_terminal_what_they_like(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither by their names nor by what they say of themselves."""
+    whole = storage.load(storage.find("omniglot"))
+    place = tmp_path / "a.safetensors"
+    storage.save(place, whole[0], {**whole[1], EVIL: {EVIL: EVIL}, "version": EVIL})
+    harmless(said(capsys, "info", str(place)))
+    assert json.loads(said(capsys, "info", str(place), "--json"))[EVIL] == {EVIL: EVIL}
+    storage.save(place, whole[0], {**whole[1], "model": {**whole[1]["model"], EVIL: 3}})
+    harmless(refused(capsys, "recall", str(place), str(tmp_path)))
+    safetensors.torch.save_file({EVIL: torch.zeros(1)}, place)
+    harmless(refused(capsys, "inspect", str(place)))
+    harmless(refused(capsys, "info", f"{EVIL}.safetensors"))
+    results = {"experiment": "capacity", "models": [{"name": EVIL, "result": {}}]}
+    (tmp_path / "a.json").write_text(json.dumps(results))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kanerva.experiments.plots.draw", lambda results, path: [path.with_name(EVIL)])
+        harmless(said(capsys, "plot", str(tmp_path / "a.json")))
+
+
+# images that change, and the best checkpoint of a run
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """A folder of pictures of their own."""
+    (tmp_path / "pictures").mkdir()
+    random = np.random.default_rng(0)
+    for number in range(24):
+        pixels = (random.random((8, 8)) > 0.6).astype(np.uint8) * 255
+        Image.fromarray(pixels).save(tmp_path / "pictures" / f"{number:02d}.png")
+    return tmp_path / "pictures"
+
+
+def flags_for(pictures: Path, run: Path, steps: int = 2) -> list[str]:
+    flags = [
+        "--dataset",
+        str(pictures),
+        "--binary",
+        "0.5",
+        "--out",
+        str(run),
+        "--steps",
+        str(steps),
+        "--lengths",
+        "4",
+    ]
+    flags += ["--batch", "2", "--rows", "4", "--filters", "4", "--evaluate-images", "40", "--device", "cpu"]
+    return flags
+
+
+def test_evaluate_says_what_has_changed(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    said(capsys, "train", "demo", *flags_for(pictures, run))
+    score = ["evaluate", str(run), "--images", "40", "--length", "4"]
+    assert "changed" not in json.loads(said(capsys, *score, "--json"))
+    seen, unseen = (load(pictures, split, binary=0.5).labels for split in ("train", "test"))
+    (pictures / seen[0]).unlink()
+    (pictures / unseen[0]).unlink()
+    (pictures / seen[1]).rename(pictures / "zz.png")  # which changes nothing, not even the order of the others
+    main(score)
+    wanted = f"{pictures} has changed since this model was trained: train images: 1 removed; test images: 1 removed"
+    assert wanted in capsys.readouterr().err
+    assert json.loads(said(capsys, *score, "--json"))["changed"] == wanted
+    assert "train images: 1 removed; test images: 1 removed; go on" in refused(
+        capsys, "train", "--resume", str(run)
+    )
+
+
+def test_evaluate_says_what_was_trained_on(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where other pictures are named, whose test images are among those that were trained on."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    said(capsys, "train", "demo", *flags_for(pictures, run))
+    seen = load(pictures, "train", binary=0.5).labels
+    for folder in range(12):  # by their names, pictures of sub-folders go elsewhere
+        for name in seen[folder::12]:
+            (other / f"{folder:02d}").mkdir(parents=True, exist_ok=True)
+            shutil.copy(pictures / name, other / f"{folder:02d}" / name)
+    number = load(other, "test", binary=0.5).different
+    about = json.loads(said(capsys, "evaluate", str(run), "--dataset", str(other), "--images", "40", "--json"))
+    assert about["changed"] == f"{number} of {number} different test images of {other} were trained on"
+
+
+def test_pictures_that_cannot_be_read_are_left_out_and_listed(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (pictures / "03.png").write_text("no picture")
+    for command in (
+        ["data", "--dataset", str(pictures)],
+        ["train", "demo", *flags_for(pictures, tmp_path / "run")],
+    ):
+        with pytest.warns(
+            UserWarning, match=r"pictures: 1 of 24 files left out: 03.png: expected an image, but it"
+        ):
+            main(command)
+    done = subprocess.run(
+        [sys.executable, "-m", "kanerva", "data", "--dataset", str(pictures), "--json"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr.splitlines() == [
+        f"warning: {pictures}: 1 of 24 files left out: 03.png: expected an image, but it cannot be read (cannot "
+        f"identify image file)"
+    ]
+    about = json.loads(done.stdout)
+    assert about["train"]["images"] + about["test"]["images"] == 23
+
+
+def test_a_preview_takes_the_place_of_no_picture(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["data", "--dataset", str(pictures), "--preview"]
+    before = (pictures / "00.png").read_bytes()
+    assert "00.png, one of those that are read" in refused(capsys, *command, str(pictures / "00.png"))
+    assert (pictures / "00.png").read_bytes() == before
+    said(capsys, *command, str(pictures / "sheet.png"))
+    with pytest.warns(UserWarning, match=r"sheet.png: a sheet of pictures that kanerva wrote"):
+        said(capsys, *command, str(pictures / "sheet.png"))
+
+
+def test_few_test_images_and_a_score_that_rises(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, scores = sys.modules["kanerva.train"], iter((10.0, 90.0))
+    real = module.evaluate
+
+    def evaluate(*args: Any, **options: Any) -> Any:
+        return dataclasses.replace(real(*args, **options), nats=next(scores), nats_stderr=1.0)
+
+    monkeypatch.setattr(module, "evaluate", evaluate)
+    run = tmp_path / "run"
+    text = said(capsys, "train", "demo", *flags_for(pictures, run, 4), "--evaluate-every", "2")
+    assert text.splitlines() == [
+        f"90.00 ± 1.00 nats per test image; {run}/last.safetensors",
+        f"best: 10.00 at step 2; {run}/best.safetensors, which other commands take of this run",
+    ]
+    number = len(load(pictures, "test", binary=0.5))
+    main(["evaluate", str(run), "--images", "40", "--length", "4"])
+    output = capsys.readouterr()
+    assert f"draws from {number} different test images" in output.out
+    assert f"only {number} different images: too few to say much about others" in output.out
+    taken = f"{run}/best.safetensors, the checkpoint with the best test score of the run"
+    assert taken in output.err
+    assert json.loads(said(capsys, "evaluate", str(run), "--images", "40", "--length", "4", "--json"))["step"] == 2
+    assert json.loads(said(capsys, "info", str(run), "--json"))["step"] == 4
+    paths = [str(path) for path in sorted(pictures.iterdir())[:3]]
+    sheet = ["--steps", "1", "--method", "least-squares", "--out", str(tmp_path / "s.png"), "--device", "cpu"]
+    about = json.loads(said(capsys, "recall", str(run), *paths, *sheet, "--json"))
+    assert about["recall"] == f"least-squares, 1 steps, {taken}"
+    page = Path(said(capsys, "report", str(run)).strip()).read_text()
+    text = re.sub(r"\s+", " ", re.sub("<[^>]*>", "", page))
+    assert "2 of 4 steps. The test score was best at step 2, 10.00 nats per image, and 90.00 at step 4." in text
+    assert "This page is about that checkpoint." in text
+    assert f"draws from only {number} test images of pictures" in text
+    assert "10.0 ± 1.0" in text

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,9 @@ def shard(rank: int) -> slice:
 def together(rank: int, folder: Path) -> dict[str, Any]:
     c = case((2,), K=5, C=7, T=9)
     w, z = c.w[:, shard(rank)].clone(), c.z[:, shard(rank)].clone().requires_grad_()
-    state = distributed.condition(c.state, w, z, c.noise_var)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)  # of what PyTorch is about to take away
+        state = distributed.condition(c.state, w, z, c.noise_var)
     (state.R.square().sum() / 2).backward()  # each of two workers holds half of the loss
     return {**state._asdict(), "grad": z.grad}
 
@@ -187,6 +190,23 @@ def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="batch: expected a multiple of the 2 processes, got 5"):
         train_here(tiny(tmp_path, batch=5), tmp_path / "run", False, world)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "LOCAL_RANK, MASTER_ADDR, MASTER_PORT: expected beside RANK and WORLD_SIZE, got none; usual cause"),
+        ({"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, "^LOCAL_RANK: expected beside RANK and WORLD_SIZE"),
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE: expected a number, which torchrun sets, got 'two'"),
+    ],
+)
+def test_an_environment_that_no_launcher_sets_is_refused(
+    given: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ({"RANK": "0", "WORLD_SIZE": "2"} | given).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message), distributed.start("cpu"):
+        pass
 
 
 @pytest.mark.parametrize("end", ["raise", "kill"])

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from kanerva import DKM, PRESETS, DKMConfig, commands, experiments, memory
@@ -120,6 +121,18 @@ def alike(found: str, said: str, where: str) -> None:
     a, b = number.split(found.strip()), number.split(said.strip())
     assert a[::2] == b[::2], where
     assert [float(x) for x in a[1::2]] == pytest.approx([float(x) for x in b[1::2]], rel=0.05, abs=1), where
+
+
+def test_a_saved_state_is_loaded_by_another_process(tmp_path: Path) -> None:
+    """By the guide's own lines, and with the mark of a memory that has faded."""
+    (lines,) = (b.text for b in blocks(PAGES["docs/guides/layer.md"]) if 'torch.load("state.pt")' in b.text)
+    R0 = torch.eye(2, 3)
+    torch.save(R0, tmp_path / "model.pt")
+    for state in (memory.prior(R0, 1.0), memory.drift(memory.prior(R0, 1.0), R0, 1.0, 0.9)):
+        torch.save(state, tmp_path / "state.pt")
+        command = [sys.executable, "-c", f"{lines}\nprint(type(state).__name__, state.R.tolist())"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout == f"{type(state).__name__} {R0.tolist()}\n", done.stderr
 
 
 def test_the_memory_in_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,11 @@ def test_smoke(
         (None, "no such file; expected the JSON that kanerva experiment writes"),
         ("{", "expected results as JSON, which kanerva experiment writes, got Expecting property name"),
         ("[]", "speed, got a list"),
+        ("[" * 10**5 + "]" * 10**5, "which kanerva experiment writes, got JSON nested more than 100 deep; usual"),
+        (
+            '{"experiment": "capacity", "models":' + "[" * 200 + "]" * 200 + "}",
+            "got JSON nested more than 100 deep",
+        ),
         ('{"experiment": "denoise"}', "an experiment of the name 'denoise'; did you mean 'denoising'?"),
         ('{"nats": 1.0}', "got a score, which has no figure"),
         ('{"settings": 1, "results": 2}', "got numbers of an example, whose figure the script in examples/ draws"),
@@ -129,6 +135,13 @@ def test_what_is_no_file_of_results(text: str | None, message: str, tmp_path: Pa
         main(["plot", str(tmp_path / "some.json")])
     assert str(end.value.code).startswith(f"kanerva: {tmp_path / 'some.json'}: ")
     assert message in str(end.value.code)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "some.json").touch()
+    os.truncate(tmp_path / "some.json", 2**28)  # which takes no room
+    with pytest.raises(SystemExit, match=r"some.json: expected results as JSON, .*, got it has 268,435,456 bytes"):
+        main(["plot", str(tmp_path / "some.json")])
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -252,6 +265,11 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_work(binary: Path,
         patch.setattr(Capacity, "run", lambda *_: pytest.fail("it has begun"))
         with pytest.raises(OSError, match=r"file: expected a folder, or a place to make one, but .* is a file"):
             work.main()
+        (tmp_path / "null.json").symlink_to(os.devnull)
+        os.mkfifo(tmp_path / "pipe.json")
+        for name in ("null.json", "pipe.json"):  # results are read again after they were written
+            with pytest.raises(OSError, match=f"{name}: expected the name of a file, which is read again"):
+                dataclasses.replace(work, out=tmp_path / name, overwrite=True).main()
 
 
 def test_results_of_other_settings_are_not_replaced(binary: Path, tmp_path: Path) -> None:
@@ -283,3 +301,29 @@ def test_results_of_other_settings_are_not_replaced(binary: Path, tmp_path: Path
         assert place.read_bytes() == damage
     dataclasses.replace(work, episodes=3, overwrite=True).main()
     assert json.loads(place.read_text())["config"]["episodes"] == 3
+
+
+def test_models_of_one_file_name_have_figures_of_their_own(binary: Path, tmp_path: Path) -> None:
+    files = [tmp_path / folder / "last.safetensors" for folder in "ab"]
+    for file, end in zip(files, ("last", "best"), strict=True):
+        file.parent.mkdir()
+        shutil.copy(binary / f"{end}.safetensors", file)
+    main(
+        [
+            "experiment",
+            "basins",
+            "--smoke",
+            "--checkpoint",
+            *map(str, files),
+            "--device",
+            "cpu",
+            "--out",
+            str(tmp_path),
+        ]
+    )
+    found = report.Results(tmp_path / "basins.json", json.loads((tmp_path / "basins.json").read_text()))
+    assert [model["name"] for model in found.models] == ["a/last.safetensors", "b/last.safetensors"]
+    assert captioned(found, "energy-b-last.safetensors")[:2] == ("energy", "b-last.safetensors")
+    ends = experiments.find("basins").FIGURES
+    drawn = {file.name for file in tmp_path.glob("*.png")}
+    assert drawn == {f"basins-{end}-{folder}-last.safetensors.png" for end in ends for folder in "ab"}

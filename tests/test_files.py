@@ -4,6 +4,7 @@ import errno
 import functools
 import io
 import os
+import socket
 import stat
 import sys
 import zipfile
@@ -94,6 +95,35 @@ def test_atomic_write_gives_the_usual_permissions(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
+def test_where_nothing_can_be_written_the_error_names_the_file_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only file system refuses to make a file, and to remove one."""
+
+    def refuse(path: object, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with (
+        pytest.raises(OSError, match=rf"Read-only file system: {tmp_path / 'a.png'} could not be written"),
+        files.atomic_write(tmp_path / "a.png"),
+    ):
+        pass
+
+
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(lock: filelock.FileLock) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", lock.lock_file)
+
+    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
+    with (
+        pytest.raises(OSError, match=rf"Read-only file system: {tmp_path} cannot be written to"),
+        files.lock(tmp_path / ".lock"),
+    ):
+        pass
+
+
 def test_atomic_write_may_be_told_not_to_make_folders(tmp_path: Path) -> None:
     with (
         pytest.raises(FileNotFoundError, match="file could not be written"),
@@ -101,6 +131,61 @@ def test_atomic_write_may_be_told_not_to_make_folders(tmp_path: Path) -> None:
     ):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="devices as Linux has them")
+def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
+    """A pseudo terminal, by a link of another name, so that a failure costs nobody their /dev/null."""
+    reader, writer = os.openpty()
+    os.set_blocking(reader, False)
+    link = tmp_path / "link"
+    link.symlink_to(os.ttyname(writer))
+    files.check_writable(link)
+    with files.atomic_write(link) as file:
+        file.write(b"text")
+    assert link.is_char_device()
+    assert os.read(reader, 10) == b"text"
+    (tmp_path / "full").symlink_to("/dev/full")
+    with (
+        pytest.raises(OSError, match=r"No space left on device: .*full could not be written"),
+        files.atomic_write(tmp_path / "full") as file,
+    ):
+        file.write(b"text")
+    for end in (reader, writer):
+        os.close(end)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and sockets as POSIX has them")
+def test_what_is_neither_file_nor_device_is_refused(tmp_path: Path) -> None:
+    """At once: nobody waits for a reader of a pipe."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+    before = sorted((path.name, path.lstat().st_mode) for path in tmp_path.iterdir())
+    for name in ("pipe", "link", "socket"):
+        for write in (files.check_writable, lambda path: files.atomic_write(path).__enter__()):
+            with pytest.raises(OSError, match=f"{name}: expected the name of a file, got a pipe, a socket"):
+                write(tmp_path / name)
+    assert sorted((path.name, path.lstat().st_mode) for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc here")
+def test_a_link_to_an_open_file_is_refused(tmp_path: Path) -> None:
+    """As /dev/stdout is, where a shell has sent output to a file."""
+    with open(tmp_path / "file", "wb") as file:
+        for folder in ("/dev/fd", "/proc/self/fd"):
+            with pytest.raises(OSError, match="got a link to one that is open"):
+                files.check_writable(Path(folder, str(file.fileno())))
+
+
+def test_a_link_to_a_file_is_replaced_and_the_file_stays(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with files.atomic_write(tmp_path / "link") as file:
+        file.write(b"new")
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert (tmp_path / "link").read_bytes() == b"new"
 
 
 def header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:

@@ -68,6 +68,19 @@ def test_inspect_takes_one_of_many(look: DKM, tmp_path: Path, capsys: pytest.Cap
     assert same.sum(-1).tolist() == [0, 1]
 
 
+def test_inspect_chooses_a_memory_before_parts_are_broadcast(
+    look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Together these 3,000 means and 3,000 covariances, 7 MB, would take 17 GB."""
+    R, U = look.write(bits(2, 4))
+    row, column, choice = 2999, 1234, torch.zeros(3000, dtype=torch.long)
+    R, U = (x[choice.index_fill(0, torch.tensor(i), 1)] for x, i in ((R, row), (U, column)))
+    path = saved(MemoryState(R[:, None], U[None]), tmp_path / "many.safetensors")
+    main(["inspect", path, "--device", "cpu", "--number", str(3000 * row + column), "--json"])
+    about = json.loads(capsys.readouterr().out)
+    assert (about["memory"], about["found"]) == (f"number {3000 * row + column} of 9000000", 4)
+
+
 def test_inspect_of_memories_with_nothing_to_show(
     look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -446,9 +446,40 @@ def hard_case(pair: Pair, kind: str, T: int, batch: int) -> None:
     name, device = pair
     leaves = hard(kind, T, batch)
     exact, usual = run(by_memory(False), leaves), run(by_memory(False, by_solving), leaves, torch.float32)
+    with deep_checks(False):  # else the hardest would be written in float64
+        found = run(by_kernel(name, invert=False), leaves, torch.float32, device)
     # ten times: in so hard a case the rounding of one step decides, and every order of summation has its own luck
     # (three ways to write one line of gram.py gave 3, 5 and 8)
-    as_good(run(by_kernel(name, invert=False), leaves, torch.float32, device), usual, exact, 10)
+    as_good(found, usual, exact, 10)
+
+
+@pytest.mark.parametrize("pair", [pytest.param(("reference", "cpu"), id="reference"), GRAM, CPU, TRITON])
+def test_gradients_of_codes_far_larger_than_the_noise(pair: Pair) -> None:
+    """Codes of 1,000 take U from 1 down to 1e-6, of which float32 would have rounded away a tenth.
+
+    1e-5 is ten times the worst that was seen; likewise 0.1 for the variance of the prior, whose gradient is a
+    millionth of what the entries of U add to it and take from it again.
+    """
+    name, _ = pair
+    R, _, prior_var, z, noise_var = inputs((2,), 3, 5, 8, noise_var=1.0)
+    leaves = [R, torch.zeros(2, 3, 3, dtype=R.dtype), torch.ones_like(prior_var), 1000 * z, noise_var]
+    found, exact = run(by_kernel(name), leaves, torch.float32), run(by_memory(), leaves)
+    for a, b in zip(found[0][:4], exact[0][:4], strict=True):
+        assert error(a, b) < 1e-5
+    for i, (a, b) in enumerate(zip(found[1][:10], exact[1][:10], strict=True)):  # of R, U and w; of ln det U
+        assert error(a, b) < (0.1 if i == 2 else 1e-5)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=cuda)])
+def test_the_references_log_det_is_not_that_of_a_rounded_u(device: str) -> None:
+    """In float32 throughout, as on a GPU; from U itself, gradients were 8 % off. 1e-4: ten times what was seen."""
+    R, _, prior_var, z, noise_var = inputs((2,), 8, 16, 6, noise_var=1.0)
+    leaves = [R, torch.zeros(2, 8, 8, dtype=R.dtype), torch.ones_like(prior_var), 1000 * z, noise_var]
+    with deep_checks(False):
+        found = run(by_kernel("reference"), leaves, torch.float32, device)
+    exact = run(by_memory(), leaves)
+    assert error(found[0][3], exact[0][3]) < 1e-5
+    assert max(map(error, found[1][5:10], exact[1][5:10])) < 1e-4
 
 
 @pytest.mark.parametrize("pair", EVERY)
@@ -483,7 +514,9 @@ def huge_codes(pair: Pair) -> None:
     exact, usual = gradients(memory.write, torch.float64, "cpu"), gradients(by_solving, torch.float32, "cpu")
     found = gradients(functools.partial(kernels.write, backend=name), torch.float32, device)
     for a, b, c in zip(found, usual, exact, strict=True):
-        assert error(a, c) <= 4 * error(b, c) + 8 * EPS
+        # ten times: both errors are the rounding of few numbers, and which of two sums is luckier depends on the
+        # processor (a ratio of 4.7 on one, below 4 on another); what harmed them once left 2e-3
+        assert error(a, c) <= 10 * error(b, c) + 8 * EPS
 
 
 @pytest.mark.parametrize("pair", EVERY)

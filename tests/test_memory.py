@@ -5,7 +5,10 @@ comment says otherwise.
 """
 
 import math
+import operator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -572,6 +575,42 @@ def test_a_memory_is_saved_and_loaded_like_a_tensor(tmp_path: Path) -> None:
         assert isinstance(again, MemoryState)
         assert torch.equal(again.R, state.R)
         assert torch.equal(again.U, state.U)
+
+
+def test_a_memory_that_has_faded_stays_so(tmp_path: Path) -> None:
+    c = case(T=3)
+    state = memory.drift(c.state, c.state.R, 1.0, 0.5)
+    G, H = c.w.mT @ c.w / c.noise_var, c.w.mT @ (c.z - c.w @ state.R) / c.noise_var
+    absorbed = memory.absorb(state, G, H)
+    torch.save(absorbed, tmp_path / "state.pt")
+    for after in (
+        absorbed,
+        memory.forget(absorbed, c.w[:1], c.z[:1], c.noise_var),
+        torch.load(tmp_path / "state.pt"),
+    ):
+        assert type(after) is memory.Faded
+        with pytest.raises(ValueError, match="state: expected a memory that never faded"):
+            memory.span(after, c.state.R, 1.0)
+    with pytest.raises(ValueError, match=r"torch\.save\(state\) keeps it"):
+        absorbed._asdict()
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda a: a + a,
+        lambda a: a * 2,
+        lambda a: 2 * a,
+        lambda a: sum([a], ()),
+        lambda a: operator.add(a, (1,)),
+        lambda a: operator.add((), a),
+    ],
+)
+def test_memories_are_not_concatenated_as_tuples(operation: Callable[[Any], Any]) -> None:
+    state = case().state
+    for one in (state, memory.drift(state, state.R, 1.0, 0.5)):
+        with pytest.raises(TypeError, match=r"memory\.absorb, adds .* torch\.stack"):
+            operation(one)
 
 
 def test_nothing_is_changed_in_place() -> None:

@@ -8,6 +8,7 @@ import importlib.util
 import textwrap
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ EXACT = 1e-10
 def layer(size: int = 5, rows: int = 4, values: int = 0, seed: int = 0) -> Memory:
     made = Memory(size, rows, values).double()
     with torch.no_grad():
-        made.R0.copy_(normal(rows, size + values, seed=seed))
+        made.R0.copy_(normal(made.rows, size + values, seed=seed))
         made.log_prior_var.fill_(0.3)
         made.log_noise_var.fill_(-1.0)
     return made
@@ -482,19 +483,49 @@ def test_a_streams_state_is_saved_on_request() -> None:
     kept, lost = Stream(m), Stream(m, save=False)
     for stream in (kept, lost):
         stream.write(z)
-    assert set(kept.state_dict()) == {"kept", "memory.R0", "memory.log_prior_var", "memory.log_noise_var"}
-    assert set(lost.state_dict()) == set(kept.state_dict()) - {"kept"}
+    parameters = {"memory.R0", "memory.log_prior_var", "memory.log_noise_var"}
+    assert set(kept.state_dict()) == {"kept", "_extra_state", *parameters}
+    assert set(lost.state_dict()) == {"_extra_state", *parameters}
     again = Stream(layer(seed=5))
     again.load_state_dict(kept.state_dict())
     assert torch.equal(again(z), kept(z))
     again.state = m.write(z[:2])
     assert torch.equal(again.state.R, m.write(z[:2]).R)
-    with pytest.raises(ValueError, match="state: expected a memory that never faded"):
-        again.state = m.fade(again.state, 0.9)  # which this stream, with keep=1, would forget
     fading = Stream(m, keep=0.9)
     fading.state = m.fade(again.state, 0.9)
     assert isinstance(fading.state, memory.Faded)
     assert Stream(m.float()).float().kept.dtype == torch.float32
+
+
+def test_a_stream_knows_that_its_state_has_faded(tmp_path: Path) -> None:
+    """Wherever the state comes from, and whatever `keep` is now."""
+    m, z = layer(9, 8), normal(3, 9)
+    fading = Stream(m, keep=0.9)
+    fading.write(z)
+    torch.save(fading.state_dict(), tmp_path / "stream.pt")
+    loaded, given, changed = Stream(m), Stream(m), Stream(m, keep=0.9)
+    loaded.load_state_dict(torch.load(tmp_path / "stream.pt"))
+    given.state = m.fade(m.write(z), 0.9)
+    changed.write(z)
+    changed.keep = 1.0
+    for stream in (loaded, given, changed):
+        assert isinstance(stream.state, memory.Faded)
+        assert isinstance(stream.write(z[:1]), memory.Faded)
+        for one in (stream, copy.deepcopy(stream)):
+            with pytest.raises(ValueError, match="state: expected a memory that never faded"):
+                m.contains(one.state, z)
+        stream.reset()
+        stream.write(z)
+        assert m.contains(stream.state, z).tolist() == [1, 1, 1]
+    left_out = Stream(m, save=False)
+    left_out.write(z)
+    given.load_state_dict(left_out.state_dict(), strict=False)  # brings no state, and so no mark
+    assert m.contains(given.state, z).tolist() == [1, 1, 1]
+    fading.load_state_dict(given.state_dict())
+    assert isinstance(fading.state, memory.Faded)
+    for mark in (None, True, torch.tensor([True, False])):
+        with pytest.raises(ValueError, match="_extra_state: expected the mark that state_dict gives"):
+            given.load_state_dict({**given.state_dict(), "_extra_state": mark})
 
 
 def test_reads_see_one_whole_state_while_another_thread_writes() -> None:
@@ -734,6 +765,9 @@ def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
     for wrong in (-1.0, torch.nan, "loud"):
         with pytest.raises((ValueError, TypeError), match="cue_var: expected a variance of 0 or more"):
             m.recall(m.prior(), z, cue_var=wrong)  # type: ignore[arg-type]
+    for shape in ((5,), (3, 1), (2, 3), (0,)):
+        with pytest.raises(ValueError, match=r"cue_var: expected .* in a shape that fits \(3,\), got"):
+            m.recall(m.prior(), z, cue_var=torch.ones(shape, dtype=z.dtype))
     with pytest.raises(TypeError, match="valid: expected a function"):
         m.recall(m.prior(), z, valid="sign")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="valid: expected a function"):
@@ -744,3 +778,21 @@ def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
         Stream(m, 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"batch axes: expected those of the stream, \(\), got \(2,\)"):
         Stream(m).write(z.expand(2, 3, 5))
+
+
+def test_sparse_tensors_are_refused_by_name() -> None:
+    m, pairs, z = layer(), layer(values=2), normal(3, 5)
+    known, state = torch.ones(3, 5, dtype=torch.bool), m.write(z)
+    for act in (m.write, partial(m.read, state), partial(m.recall, state), partial(m.contains, state)):
+        with pytest.raises(TypeError, match=r"(z|cue): expected a dense tensor, got one of torch\.sparse_coo"):
+            act(z.to_sparse())
+    with pytest.raises(TypeError, match=r"values: expected a dense tensor, got .*; values\.to_dense\(\) makes one"):
+        pairs.write(z, values=z[:, :2].to_sparse())
+    with pytest.raises(TypeError, match="known: expected a dense tensor"):
+        m.read(state, z, known.to_sparse())
+    with pytest.raises(TypeError, match="mask: expected a dense tensor"):
+        m.write(z, mask=known[:, 0].to_sparse())
+    with pytest.raises(TypeError, match="cue_var: expected a dense tensor"):
+        m.recall(state, z, cue_var=z[:, 0].square().to_sparse())
+    with pytest.raises(TypeError, match=r"state\.R: expected a dense tensor"):
+        m.read(state._replace(R=state.R.to_sparse()), z)

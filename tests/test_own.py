@@ -1,6 +1,8 @@
 """The command `kanerva recall`: one's own pictures are stored, damaged and recalled, and put on a sheet."""
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from kanerva import DKM, storage
+from kanerva import DKM, Recall, storage
 from kanerva.cli import main
 from mirror import bits, mirror
-from trials import COLOUR, Toy, model
+from trials import COLOUR, Toy, ToyConfig, model
 
 pytestmark = pytest.mark.usefixtures("short_search")
 
@@ -70,7 +72,8 @@ def test_stored_pictures_come_back(ink: int, look: DKM, tmp_path: Path, capsys: 
     about = recalled(
         capsys, tmp_path / "own", "--others", *others, "--level", 0.1, "--out", tmp_path / "a" / "s.png"
     )
-    assert [one["picture"] for one in about["pictures"]] == ["0.png", "1.png", "2.png", "3.png", "4.png", "0.png"]
+    names = [*(f"own/{i}.png" for i in range(5)), "others/0.png"]
+    assert [one["picture"] for one in about["pictures"]] == names
     assert [one["stored"] for one in about["pictures"]] == 5 * [True] + [False]
     for one in about["pictures"][:5]:
         assert (one["recalled"], one["nearest"], one["certified"]) == (0, one["picture"], True)
@@ -135,11 +138,19 @@ def test_colour_and_a_model_that_certifies_nothing(
         (["text.txt"], "text.txt: expected an image file (.png, .jpg"),
         (["broken.png"], "broken.png: expected an image, but it cannot be read"),
         (["0.png", "--damage", "half", "--level", "0.5"], "level: expected none with damage half, got 0.5"),
-        (["0.png", "--level", "1.5"], "share: expected a number from 0 to 1, got 1.5"),
+        (["0.png", "--level", "1.5"], "level: expected a share from 0 to 1 for damage flips, got 1.5"),
+        (
+            ["0.png", "--damage", "noise", "--level", "-1"],
+            "level: expected a standard deviation of 0 or more for damage noise, got -1",
+        ),
         (["0.png", "--method", "magic"], "method: expected one of descent, least-squares, stochastic, got 'magic'"),
         (["0.png", "--binary", "0"], "binary: expected a share of ink above 0 and up to 1, got 0.0"),
         (["0.png", "--steps", "0"], "steps: expected"),
         (["0.png", "--out", "empty"], "empty: expected the name of a file, got a folder"),
+        (["0.png", "--out", "x", "--memory", "./x"], "--out: expected another file than --memory, got x for both"),
+        (["0.png", "--out", "0.png"], "--out: expected another file than those that are read, got 0.png"),
+        ([".", "--memory", "broken.png"], "--memory: expected another file than those that are read, got broken"),
+        (["0.png", "--memory", "here"], "--memory: expected another file than those that are read, got here"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -150,10 +161,51 @@ def test_what_is_wrong_is_said(
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.txt").write_text("no picture")
     (tmp_path / "broken.png").write_text("no picture")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     with pytest.raises(SystemExit) as end:
         main(["recall", "here", *arguments])
     assert message in str(end.value.code)
-    assert not (tmp_path / "recall.png").exists()
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            [],
+            "MODEL: expected a checkpoint, the folder of a run, or a pretrained model (mazes, omniglot, omniglot-",
+        ),
+        (
+            ["drawings"],
+            "MODEL: expected a model before the pictures, got drawings; type kanerva recall omniglot drawings",
+        ),
+        (
+            ["own", "0.png"],
+            "MODEL: expected a model before the pictures, got own; type kanerva recall omniglot own 0.png",
+        ),
+        (["my 1.png"], "type kanerva recall omniglot 'my 1.png', or in place of omniglot the folder of a run"),
+        (
+            ["omniglot"],
+            "IMAGES: expected pictures after the model omniglot, got none; type kanerva recall omniglot FOLDER",
+        ),
+        (
+            ["colour", "own"],
+            "type kanerva train colour --dataset own --size 32, then kanerva recall runs/colour own",
+        ),
+        (["demo", "own"], "got demo, which is a preset of kanerva train; type kanerva recall runs/demo own"),
+        (["nowhere", "own"], "nowhere: no such checkpoint or run; pretrained: mazes, omniglot, omniglot-new"),
+    ],
+)
+def test_what_was_left_out_is_said(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw(tmp_path / "own", bits(1))
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "runs" / "demo" / "last.safetensors").touch()
+    with pytest.raises(SystemExit) as end:
+        main(["recall", *arguments])
+    assert message in str(end.value.code)
 
 
 def test_flips_are_for_binary_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,3 +214,121 @@ def test_flips_are_for_binary_models(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(SystemExit) as end:
         main(["recall", "here", path, "--damage", "flips", "--out", str(tmp_path / "s.png")])
     assert "damage: expected noise, block, half or none for a model of grey or colour" in str(end.value.code)
+
+
+def test_ink_may_differ_from_picture_to_picture(
+    look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x = bits(5)
+    draw(tmp_path / "own", x[:2])
+    draw(tmp_path / "own" / "light", x[2:], ink=255)
+    about = recalled(capsys, tmp_path / "own", "--damage", "none", "--out", tmp_path / "s.png")
+    assert about["ink"] == "dark in 2, light in 3"
+    assert [one["ink"] for one in about["pictures"]] == ["dark"] * 2 + ["light"] * 3
+    assert [one["recalled"] for one in about["pictures"]] == [0] * 5
+    assert about["result"].startswith("5 of 5 stored pictures end nearest to themselves")
+
+
+class Swapped(Toy):
+    """Answers every cue with the next picture that is stored."""
+
+    def recall(
+        self, state: Any, x: torch.Tensor, steps: int = 15, method: str | None = None, mask: Any = None
+    ) -> Recall:
+        return Recall(state.x.roll(1, 0)[: len(x)].expand(steps, *x.shape))
+
+
+def test_names_that_are_alike_hide_no_swap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both folders have a picture of each name, and every answer is another one's."""
+    monkeypatch.setattr("kanerva.commands.load", lambda _: Swapped())
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    random = np.random.default_rng(0)
+    for name in ("a/01.png", "b/01.png", "a/02.png", "b/02.png"):
+        Image.fromarray(random.integers(0, 256, (28, 28), np.uint8)).save(tmp_path / name)
+    paths = [tmp_path / name for name in ("a/01.png", "b/01.png", "a/02.png", "b/02.png")]
+    about = recalled(capsys, *paths, "--damage", "half", "--ink", "dark", "--out", tmp_path / "s.png")
+    pairs = [(one["picture"], one["nearest"]) for one in about["pictures"]]
+    names = ["a/01.png", "b/01.png", "a/02.png", "b/02.png"]
+    assert pairs == [(name, names[i - 1]) for i, name in enumerate(names)]
+    assert about["result"].startswith("0 of 4 stored pictures end nearest to themselves")
+    main(["recall", "here", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "s.png")])
+    assert "itself" not in capsys.readouterr().out
+
+
+class Faded(Toy):
+    """Answers every cue with the picture, a little darker."""
+
+    Config = dataclasses.make_dataclass(
+        "FadedConfig",
+        [("image", tuple[int, int, int], (3, 8, 8)), ("likelihood", str, "gaussian")],
+        bases=(ToyConfig,),
+        frozen=True,
+    )
+
+    def recall(
+        self, state: Any, x: torch.Tensor, steps: int = 15, method: str | None = None, mask: Any = None
+    ) -> Recall:
+        return Recall((state.x - 0.1).expand(steps, *x.shape))
+
+
+def test_what_recall_has_made_worse_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Answers that are farther from the picture than a cue of little noise, though it is the nearest of all."""
+    monkeypatch.setattr("kanerva.commands.load", lambda _: Faded())
+    paths = []
+    for i, shade in enumerate((20, 120, 230)):
+        paths.append(tmp_path / f"{i}.png")
+        Image.new("RGB", (8, 8), (shade, shade, shade)).save(paths[-1])
+    about = recalled(capsys, *paths, "--level", "0.01", "--out", tmp_path / "s.png")
+    assert [one["nearest"] for one in about["pictures"]] == [one["picture"] for one in about["pictures"]]
+    assert [one["worse"] for one in about["pictures"]] == [True] * 3
+    assert about["result"] == (
+        "0 of 3 stored pictures end nearest to themselves and no farther off than the cue; 3 are worse than the cue"
+    )
+    with Image.open(about["sheet"]) as sheet:
+        assert {sheet.getpixel((72 + 26 * i, 2 * 26)) for i in range(3)} == {(213, 94, 0)}
+    main(["recall", "here", *map(str, paths), "--level", "0.01", "--out", str(tmp_path / "s.png")])
+    assert capsys.readouterr().out.count("worse: 0.") == 3
+    # without damage no answer can be better than the cue, and none is called worse
+    about = recalled(capsys, *paths, "--damage", "none", "--out", tmp_path / "s.png")
+    assert about["result"] == "3 of 3 stored pictures end nearest to themselves"
+
+
+def test_what_cannot_be_read_is_left_out_and_listed(
+    look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw(tmp_path / "own", bits(4))
+    (tmp_path / "own" / "1.png").write_text("no picture")
+    about = recalled(capsys, tmp_path / "own", "--out", tmp_path / "s.png")
+    assert [one["picture"] for one in about["pictures"]] == ["0.png", "2.png", "3.png"]
+    assert list(about["left out"]) == ["1.png"]
+    assert about["left out"]["1.png"].startswith("expected an image, but it cannot be read (")
+    main(["recall", "here", str(tmp_path / "own"), "--out", str(tmp_path / "s.png"), "--device", "cpu"])
+    assert "left out\n  1.png          expected an image, but it cannot be read" in capsys.readouterr().out
+
+
+def test_a_second_recall_leaves_out_the_sheet_of_the_first(
+    look: DKM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw(tmp_path, bits(3))
+    first = recalled(capsys, ".")
+    second = recalled(capsys, ".")
+    assert second.pop("left out") == {"recall.png": "a sheet of pictures that kanerva wrote"}
+    assert second == first
+    assert recalled(capsys, "0.png", "recall.png")["stored"].startswith("1 pictures in one memory")
+
+
+def test_the_note_on_too_many_pictures_comes_first(
+    look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = draw(tmp_path / "own", bits(look.config.rows + 1))
+    main(["recall", "here", *paths, "--steps", "1", "--out", str(tmp_path / "s.png"), "--device", "cpu"])
+    said = capsys.readouterr()
+    note = "more pictures than the memory's 8 rows: they mix, and nothing can be certified"
+    assert said.err.startswith(note)
+    assert re.search(rf"\nresult .*\nnote +{note}\n", said.out)

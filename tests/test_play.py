@@ -1,11 +1,13 @@
 """The playground: its server by plain HTTP, and its page in a real browser, where there is one."""
 
 import base64
+import contextlib
 import http.client
 import io
 import itertools
 import json
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -80,17 +82,17 @@ class Visitor:
 
 
 @contextmanager
-def serving(playable: list[Any]) -> Iterator[SimpleNamespace]:
-    """A server in a thread."""
+def serving(playable: list[Any], host: str = "127.0.0.1") -> Iterator[SimpleNamespace]:
+    """A server in a thread, which believes that it listens on `host`."""
     playground = server.Playground(playable)
-    running, listener = server.prepared(playground, "127.0.0.1"), server.bind("127.0.0.1", 0)
+    running, listener = server.prepared(playground, host), server.bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not running.started:
         time.sleep(0.01)
     try:
-        yield SimpleNamespace(port=port, playground=playground, url=f"http://127.0.0.1:{port}/")
+        yield SimpleNamespace(port=port, playground=playground, running=running, url=f"http://127.0.0.1:{port}/")
     finally:
         running.should_exit = True
         thread.join(10)
@@ -179,6 +181,26 @@ def test_a_page_under_another_name_is_refused(place: SimpleNamespace, visitor: V
     assert server.loopback("127.0.0.1")
     assert server.loopback("localhost")
     assert not server.loopback("0.0.0.0")
+
+
+def test_on_an_open_address_other_pages_are_refused_too(place: SimpleNamespace) -> None:
+    """Their browsers say where they are from, and nothing else where a page comes without encryption."""
+    with serving([place.playground.first], "0.0.0.0") as opened:
+        visitor = Visitor(opened.port)
+        own = f"127.0.0.1:{opened.port}"
+        for origin in (
+            "http://evil.example",
+            f"http://evil.example:{opened.port}",
+            "http://127.0.0.1:1",
+            "null",
+            "",
+        ):
+            for job in ("session", "show"):
+                status, said = visitor.raw(f"/api/{job}", b"{}", Origin=origin)
+                assert (status, "only the page of this server" in said.decode()) == (403, True), origin
+        for headers in {}, {"Origin": f"http://{own}"}, {"Origin": f"https://{own}"}:
+            assert visitor.raw("/api/show", b"{}", **headers)[0] == 200, headers
+        assert visitor.raw("/api/show", b"{}", Host="box.example:80", Origin="http://box.example:80")[0] == 200
 
 
 def test_what_is_picked_is_written_and_shown(visitor: Visitor) -> None:
@@ -279,11 +301,6 @@ def test_dreams_and_maps_stream_their_steps(visitor: Visitor) -> None:
     _, events = visitor.send("dream", n=3, steps=4, method="stochastic", seed=0)
     assert [e["step"] for e in events[:-1]] == [0, 1, 2, 3]
     assert all(len(e["images"]) == 3 for e in events[:-1])
-    _, events = visitor.send("family", set="glyphs", n=2, steps=3, method="descent", examples=4, seed=0)
-    assert events[0]["event"] == "examples"
-    assert len(events[0]["images"]) == 4
-    drawn = base64.b64decode(events[-2]["images"][0])
-    assert 20 * 255 < sum(drawn) < 400 * 255
     _, events = visitor.send("chain", index=1, steps=5, temperature=0.0)
     assert [e["energy"] for e in events if e["event"] == "step"]
     _, events = visitor.send("map", three=[0, 2, 3], grid=7, image=images[0], method="least-squares")
@@ -295,6 +312,22 @@ def test_dreams_and_maps_stream_their_steps(visitor: Visitor) -> None:
     assert start["outside"] == pytest.approx(0, abs=1e-2)
     at = visitor.ask("point", a=frame["places"][1][0], b=frame["places"][1][1])
     assert at["nearest"] == 2
+
+
+def test_more_of_a_class_is_that_of_the_model(visitor: Visitor) -> None:
+    """From its examples alone, in a memory of their own, by the spread of their weights."""
+    _, (examples, samples, end) = visitor.send("family", set="glyphs", n=5, examples=4, seed=0)
+    assert (examples["event"], samples["event"], end["event"]) == ("examples", "samples", "done")
+    images, model = kanerva.data.load("glyphs", split="test"), kanerva.load("omniglot")
+    number, random = examples["number"], torch.Generator().manual_seed(0)
+    assert number == int(torch.randint(images.num_classes, (), generator=random))
+    order = torch.randperm(int(images.count[number]), generator=random)[:4]
+    x = images.images(images.start[number] + order)
+    assert examples["images"] == [pack(one, True) for one in x]
+    with torch.no_grad():
+        drawn = model.more(model.write(x), x, 5, random).last
+    assert samples["images"] == [pack(one, True) for one in drawn]
+    assert "examples: expected a whole number from 2 to 8" in visitor.refusal("family", set="glyphs", examples=1)
 
 
 def test_memories_of_two_visitors_never_mix(place: SimpleNamespace) -> None:
@@ -507,6 +540,97 @@ def test_who_sends_too_slowly_is_turned_away(visitor: Visitor, monkeypatch: pyte
         connection.endheaders(b"{")
         answer = connection.getresponse()
         assert (answer.status, "expected within" in answer.read().decode()) == (408, True)
+
+
+def ended(connection: socket.socket) -> bool:
+    """Whether the server has ended a connection, at last; what it said before is passed over."""
+    with contextlib.suppress(ConnectionError):
+        while connection.recv(1000):
+            pass
+    return True
+
+
+def connections(port: int, count: int) -> list[socket.socket]:
+    return [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(count)]
+
+
+def test_who_says_nothing_is_let_go(place: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the start, in the middle of what asks, after an answer, or where an answer is not read."""
+    monkeypatch.setattr(server, "HEAD", 0.2)
+    silent, begun, before, more = connections(place.port, 4)
+    begun.send(b"POST /api/show HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Se")
+    before.send(b"GET /style.css HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nG")
+    more.send(b"POST /api/session HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9999\r\n\r\n{")
+    for connection in (silent, begun, before, more):
+        with connection:
+            assert ended(connection)
+
+
+def test_a_head_that_comes_letter_by_letter_is_not_waited_for(
+    place: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEAD", 0.2)
+    (slow,) = connections(place.port, 1)
+    with slow:
+        slow.send(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Odd: ")
+
+        def over() -> bool:
+            try:
+                slow.send(b"x")
+            except ConnectionError:
+                return True
+            return False
+
+        until(over)
+
+
+def test_who_does_not_read_is_let_go(place: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "HEAD", 0.2)
+    large = server.Response(bytes(64 * 2**20))
+    monkeypatch.setattr(server, "FileResponse", lambda *_, **__: large)
+    (deaf,) = connections(place.port, 1)
+    with deaf:
+        deaf.send(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        until(lambda: place.running.server_state.connections)
+        until(lambda: not place.running.server_state.connections)
+
+
+@pytest.mark.parametrize(
+    "asked", ["", "POST /api/show HTTP/1.1\r\n", "POST /api/show HTTP/1.1\r\nX-Session: {}\r\n"]
+)
+def test_who_never_asks_keeps_nobody_out(
+    place: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """One of them makes way for each that comes; who is answered does not."""
+    monkeypatch.setattr(server, "CONNECTIONS", 8)
+    with serving([place.playground.first]) as small:
+        working = http.client.HTTPConnection("127.0.0.1", small.port, timeout=60)
+        first = Visitor(small.port)
+        first.write(30)
+        working.request("POST", "/api/contents", b"{}", {"X-Session": first.id})
+        answer = working.getresponse()
+        silent = connections(small.port, 20)
+        if "Session" in asked:
+            asked = asked.format(first.id) + "Host: 127.0.0.1\r\nContent-Length: 99\r\n\r\n"
+        for connection in silent:
+            with contextlib.suppress(ConnectionError):
+                connection.send(asked.encode())
+        images = Visitor(small.port).write(3)
+        assert len(images) == 3
+        assert ended(silent[0])
+        assert json.loads(answer.readline())["event"] == "looking"
+        for connection in silent:
+            connection.close()
+        answer.close()
+        working.close()
+
+
+def test_half_a_character_in_a_label_is_replaced(visitor: Visitor) -> None:
+    """A browser may send it, and no text that is sent back may have it."""
+    image = visitor.write(1)[0]
+    answer = visitor.ask("write", images=[image], labels=["a\ud800b"])
+    assert answer["labels"][-1] == "a?b"
+    assert visitor.ask("show")["labels"][-1] == "a?b"
 
 
 def test_the_server_ends_while_jobs_run(place: SimpleNamespace) -> None:
@@ -856,13 +980,14 @@ def test_page_inside(page: Browser) -> None:
 def test_page_dream(page: Browser) -> None:
     written(page, 3)
     page.click("[data-tab=dream]")
-    for kind, wanted in (("dream", 5), ("family", 5)):
+    page.set("#dream-n", 5)
+    page.set("#dream-steps", 4)
+    for kind, message in (("dream", "4 steps"), ("family", "5 new pictures in")):
         page.click(f"#dreams [data-key={kind}]")
-        page.set("#dream-n", 5)
-        page.set("#dream-steps", 4)
         page.press("#dream-run")
-        assert page.js("return document.querySelectorAll('#samples canvas').length") == wanted
-        assert "4 steps" in page.text("#dream-said")
+        assert page.js("return document.querySelectorAll('#samples canvas').length") == 5
+        assert message in page.text("#dream-said")
+        assert page.js("return document.querySelector('#player').hidden") == (kind == "family")
     assert page.js("return document.querySelectorAll('#example-images canvas').length") == 4
     assert sum(ink(canvas(page, f"#samples .thumb:nth-child({i}) canvas")).any() for i in range(1, 6)) >= 4
     page.click("#dreams [data-key=chain]")

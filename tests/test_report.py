@@ -288,7 +288,7 @@ def test_what_is_missing_is_said(run: Path) -> None:
 
 
 def test_what_is_damaged_is_said(run: Path) -> None:
-    (run / "last.safetensors").write_bytes(b"no")
+    (run / "best.safetensors").write_bytes(b"no")
     (run / "config.json").write_text("{")
     with open(run / "metrics.jsonl", "a") as file:
         file.write(
@@ -300,7 +300,7 @@ def test_what_is_damaged_is_said(run: Path) -> None:
     (run / "experiments" / "order.json").write_text("[" * 100_000)
     page = read(report.write(run))
     for said in (
-        "last.safetensors: not a readable safetensors file",
+        "best.safetensors: not a readable safetensors file",
         "config.json: could not be read",
         "order.json: could not be read",
         "A figure could not be read",
@@ -509,3 +509,13 @@ def test_a_pipe_among_results_is_not_waited_for(run: Path) -> None:
     (run / "config.json").unlink()
     os.mkfifo(run / "config.json")
     assert "config.json: could not be read (it is not a file)" in read(report.write(run)).text
+
+
+def test_files_that_are_too_large_are_not_read(run: Path) -> None:
+    (run / "experiments").mkdir(exist_ok=True)
+    for name in ("config.json", "metrics.jsonl", "experiments/x.json"):
+        (run / name).touch()
+        os.truncate(run / name, 2**28)  # which takes no room
+    text = read(report.write(run)).text
+    for name in ("config.json", "metrics.jsonl", "x.json"):
+        assert f"{name}: could not be read (it has 268,435,456 bytes, expected at most " in text

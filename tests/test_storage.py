@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import kanerva
-from kanerva import models, storage
+from kanerva import files, models, storage
 
 SMALL: dict[str, Any] = {"image": (1, 8, 8), "rows": 4, "code": 6, "codec": {"filters": (4, 4)}}
 
@@ -117,13 +117,30 @@ def test_damage_to_a_file_of_an_earlier_version_is_noticed_where_it_can_be(path:
         kanerva.load(earlier(path, (rb"\"format\": 1", rb"\"format\": 3")))
 
 
-# sizes are compared before anything is made
+# sizes are compared before anything is made, or read
+
+
+def test_a_file_that_is_too_large_is_not_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    padded = data[8 : 8 + length] + b" " * 2**23  # as safetensors allows
+    for header in ((len(padded).to_bytes(8, "little") + padded), b"\xff" * 8):
+        path.write_bytes(header + data[8 + length :])
+        with pytest.raises(
+            ValueError, match=r"model.safetensors: .*expected a header of at most [\d,]+ bytes, got"
+        ):
+            kanerva.load(path)
+    path.write_bytes(data)
+    monkeypatch.setattr(files, "FREE", 1_000)
+    monkeypatch.setattr(files, "memory", lambda: 4_000)
+    with pytest.raises(ValueError, match=r"model.safetensors: .*expected at most a quarter of the 0 GiB of memory"):
+        kanerva.load(path)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"rows": 10**8}, r"R0: expected shape \(100000000, 6\), got \(4, 6\)"),
+        ({"rows": 10**8}, r"R0: expected shape \(6, 6\), got \(4, 6\)"),
         ({"code": 10**8}, r"expected shape \(.*100000000.*\), got"),
         ({"rows": 10**18, "code": 10**18}, "weights do not fit the model"),
         ({"image": [1, 10**9, 10**9]}, r"expected shape .*, got"),
@@ -258,9 +275,9 @@ def test_a_name_that_is_not_utf_8(path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_read_is_not_called_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path) -> bytes:
+    def refuse(self: Path, *_: Any) -> Any:
         raise PermissionError(13, "Permission denied", str(self))
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(PermissionError, match=r"Permission denied: .*model.safetensors"):
         kanerva.load(path)

@@ -4,10 +4,22 @@ import contextlib
 import io
 import sys
 import time
+import warnings
 
 import pytest
 
 from kanerva import progress, streams
+from kanerva.experiments.tables import Table
+
+# A window's title, a cleared screen, a line of its own, colours in one character, and text from right to left.
+EVIL = "\x1b]0;x\x07\x1b[2J\nkanerva: all is well\x9b1m\u202e"
+
+
+def harmless(text: str) -> None:
+    """Check that a text has EVIL in it, as it can be shown."""
+    assert not set(text) & set("\x1b\x07\x9b\u202e")
+    assert not any(line.startswith("kanerva: all") for line in text.splitlines())
+    assert r"\x1b]0;x\x07\x1b[2J\nkanerva: all is well\x9b1m\u202e" in text
 
 
 class Gone(io.StringIO):
@@ -129,3 +141,19 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "3/4" in text
     assert "work  [well]" in text
     assert "[a word] ±\n" in text
+
+
+def test_what_a_terminal_obeys_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    harmless(streams.printable(f"naïve ± {EVIL}"))
+    assert streams.printable("naïve ± 日本 🙂") == "naïve ± 日本 🙂"
+    for say in (streams.say, streams.show):
+        say("two\nlines\x1b[2J")
+        output = capsys.readouterr()
+        assert output.out + output.err == "two\nlines\\x1b[2J\n"
+    streams.prepare()
+    harmless(warnings.formatwarning(EVIL, UserWarning, "a.py", 1))
+    harmless(Table([EVIL, "number"], [[EVIL, 1.0]]).lines())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "FIRST", 0.0)
+        with progress.show(f"reading {EVIL}", 3) as work:
+            harmless(work.line())

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 from torch.optim.swa_utils import AveragedModel
@@ -1027,6 +1029,9 @@ def test_pipes_in_a_run_are_not_waited_for(tmp_path: Path, capsys: pytest.Captur
         os.mkfifo(folder / name)
     saved = saved_config(folder)
     assert "config.json: cannot be read (it is not a file); taking the config from" in capsys.readouterr().err
+    with pytest.raises(OSError, match=r"config\.json: expected the name of a file, got a pipe"):
+        kanerva.train(saved, folder, resume=True)
+    (folder / "config.json").unlink()
     with pytest.raises(ValueError, match=r"metrics\.jsonl: expected a file, for the run's reports"):
         kanerva.train(saved, folder, resume=True)
 
@@ -1183,3 +1188,88 @@ def test_models_are_tried_on_the_usual_mazes() -> None:
     config = DataConfig("mazes", size=64, mazes=4_000)
     assert config.other() == DataConfig("mazes", size=64)
     assert config.other("glyphs") == DataConfig("glyphs")
+
+
+# images that change, and scores that rise
+
+
+def changed(path: Path, *which: int) -> None:
+    """Turn some images of an array file round."""
+    arrays = dict(np.load(path))
+    for number in which:
+        arrays["images"][number] = 1 - arrays["images"][number]
+    np.savez(path, **arrays)
+
+
+def test_a_run_goes_on_with_the_same_images_alone(tmp_path: Path) -> None:
+    config, folder = tiny(tmp_path, steps=2), tmp_path / "run"
+    kanerva.train(config, folder)
+    more = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=4))
+    whole, before = patterns(tmp_path).read_bytes(), (folder / "last.safetensors").read_bytes()
+    train, test = config.data.load()
+    number = [int(images.labels[0]) * 4 for images in (train, train, test)]  # labels name the classes
+    number[1] += 1
+    changed(tmp_path / "bits.npz", *number)
+    said = r"not those that the run was started with: train images: 2 changed; test images: 1 changed; go on with"
+    with pytest.raises(ValueError, match=rf"{said}.* --start {re.escape(str(folder))} --out ANOTHER"):
+        kanerva.train(more, folder, resume=True)
+    assert (folder / "last.safetensors").read_bytes() == before
+    assert saved_config(folder).train.steps == 2
+    again = dataclasses.replace(config, train=dataclasses.replace(config.train, start=str(folder)))
+    kanerva.train(again, tmp_path / "another")  # the way out that the error names
+    (tmp_path / "bits.npz").write_bytes(whole)
+    kanerva.train(more, folder, resume=True)
+    assert storage.load(folder / "last.safetensors")[1]["step"] == 4
+
+
+def test_a_run_from_before_images_were_marked_goes_on(tmp_path: Path) -> None:
+    config, folder = tiny(tmp_path, steps=2), tmp_path / "run"
+    kanerva.train(config, folder)
+    tensors, about = storage.load(folder / "last.safetensors")
+    assert tensors["data.train"].shape == (len(config.data.load()[0]), 2)
+    storage.save(
+        folder / "last.safetensors", {k: x for k, x in tensors.items() if not k.startswith("data.")}, about
+    )
+    changed(tmp_path / "bits.npz", 0)
+    more = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=4))
+    kanerva.train(more, folder, resume=True)
+    assert storage.load(folder / "last.safetensors")[1]["step"] == 4
+
+
+@pytest.fixture
+def rising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of six steps whose score, at every second, is 30, 10 and 50."""
+    module = sys.modules["kanerva.train"]
+    scores, real = iter((30.0, 10.0, 50.0)), module.evaluate
+
+    def evaluate(*args: Any, **options: Any) -> Score:
+        return dataclasses.replace(real(*args, **options), nats=next(scores), nats_stderr=1.0)
+
+    monkeypatch.setattr(module, "evaluate", evaluate)
+    return tmp_path / "run"
+
+
+def test_a_score_that_rises_is_said(rising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kanerva.train(tiny(tmp_path, evaluate_every=2), rising)
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("the test score has risen") == 1
+    assert "the test score has risen: it was 10.00 at step 4, kept in best.safetensors" in said
+    config = tiny(tmp_path)
+    train, test = config.data.load()
+    assert f"{len(train)} images to train on, {test.different} different ones held out for tests: too few" in said
+
+
+def test_a_run_stands_for_its_best_checkpoint(rising: Path, tmp_path: Path) -> None:
+    kanerva.train(tiny(tmp_path, evaluate_every=2), rising)
+    steps = {path.stem: storage.load(path)[1]["step"] for path in rising.glob("*.safetensors")}
+    assert steps == {"best": 4, "last": 6}
+    assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "best.safetensors").R0)
+    assert not torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "last.safetensors").R0)
+    assert (
+        storage.taken(rising)
+        == f"{rising / 'best.safetensors'}, the checkpoint with the best test score of the run"
+    )
+    assert storage.taken(rising / "last.safetensors") == storage.taken("omniglot") == ""
+    (rising / "best.safetensors").unlink()
+    assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "last.safetensors").R0)
+    assert storage.taken(rising) == ""

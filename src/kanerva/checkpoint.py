@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from . import storage
 from .config import MOST, RunConfig
+from .data import changes
 from .fields import from_dict, to_dict
 from .files import atomic_write, lock, make_folder, sweep
 from .models.base import Model
@@ -48,9 +49,12 @@ class Run:
     optimizer: torch.optim.Optimizer
     step: int = 0
     best: float = math.inf
+    best_step: int | None = None
     spent: float = 0.0
     """Seconds of training before this session."""
     began: float = field(default_factory=time.perf_counter)
+    marks: dict[str, Tensor] = field(default_factory=dict)
+    """`ClassImages.marks` of the user's own images, by split."""
 
     def best_weights(self) -> Model:
         """The model to evaluate: the averaged one, where there is one."""
@@ -65,11 +69,13 @@ class Run:
         for name, parameter in self.model.named_parameters():
             for key, x in self.optimizer.state.get(parameter, {}).items():
                 tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(x)
+        tensors |= {f"data.{split}": marks for split, marks in self.marks.items()}
         about = {
             "model": to_dict(self.config.model),
             "run": to_dict(self.config),
             "step": self.step,
             "best": self.best if math.isfinite(self.best) else None,
+            "best_step": self.best_step,
             "random": {"seed": self.config.train.seed, "step": self.step},
             "seconds": round(self.spent + time.perf_counter() - self.began, 1),
         }
@@ -81,6 +87,7 @@ class Run:
         tensors, about = storage.load(path)
         saved = from_dict(RunConfig, about.get("run"), f"{path}: run")
         fits(self.config, saved, path)
+        same_images(self.marks, tensors, path)
         if (self.average is not None) != ("averaged" in tensors):
             raise ValueError(f"{path}: the run and the checkpoint differ in whether weights are averaged")
         step, best = progress(about, path)
@@ -95,6 +102,7 @@ class Run:
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(optimizer)
         self.step, self.best = step, best
+        self.best_step = found if isinstance(found := about.get("best_step"), int) else None
         self.spent = seconds(about) or 0.0
 
     def _optimizer_state(self, tensors: dict[str, Tensor], path: Path, step: int) -> dict[str, Any]:
@@ -165,9 +173,23 @@ def flat(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
     return result
 
 
+def same_images(marks: dict[str, Tensor], tensors: dict[str, Tensor], where: Path) -> None:
+    """Check that a run may go on with these images; a checkpoint that has no marks of its own takes any."""
+    before = storage.part(tensors, "data.")
+    found = {name: changes(before[name], now) for name, now in marks.items() if name in before}
+    if differ := "; ".join(f"{name} images: {what}" for name, what in found.items() if what):
+        raise ValueError(
+            f"{where}: the images are not those that the run was started with: {differ}; go on with the old ones, "
+            f"or begin a new run with these weights: --start {where.parent} --out ANOTHER"
+        )
+
+
 @contextlib.contextmanager
-def claim(folder: Path, config: RunConfig, resume: bool) -> Iterator[None]:
-    """Make a run's folder ours: not another run's by accident, and no second process in it."""
+def claim(folder: Path, config: RunConfig, resume: bool, marks: dict[str, Tensor] | None = None) -> Iterator[None]:
+    """Make a run's folder ours: not another run's by accident, and no second process in it.
+
+    marks: those of the images that it is to go on with.
+    """
     last = folder / storage.LAST
     started = any(folder.glob("*.safetensors"))
     if resume and not last.exists():
@@ -177,7 +199,9 @@ def claim(folder: Path, config: RunConfig, resume: bool) -> Iterator[None]:
             f"{folder}: holds a run already; --resume goes on with it, --out names another folder"
         )
     if resume:
-        fits(config, from_dict(RunConfig, storage.load(last)[1].get("run"), f"{last}: run"), last)
+        tensors, about = storage.load(last)
+        fits(config, from_dict(RunConfig, about.get("run"), f"{last}: run"), last)
+        same_images(marks or {}, tensors, last)
     make_folder(folder)
     with alone(folder):
         for name in ("*.safetensors", "config.json", "metrics.jsonl"):

@@ -2,8 +2,7 @@
 
 Ranks, sizes, dtypes and devices are always checked; no data is read for that. Values (finite codes, positive
 variances, a positive definite U) are checked on the CPU only, because looking at data on a GPU makes the host wait
-for it. There a bad value comes out as NaN instead. The check of U costs K³, once for each memory: one that a write
-has made, or that was checked, is checked again only if it was changed in place.
+for it. There a bad value comes out as NaN instead. The check of U costs K³ per memory and call.
 `deep_checks` turns the value checks on for any device, or off; so does the environment variable
 KANERVA_DEEP_CHECKS=1 or 0 for a whole program. Inside torch.compile and torch.func transforms they are off.
 
@@ -17,7 +16,6 @@ import math
 import numbers
 import os
 import typing
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -111,14 +109,10 @@ def memory(state: Any, name: str, uses_U: bool = True) -> None:
         )
     R, U = state.R, state.U
     mean(f"{name}.R", R)
-    known = is_proven(U)
-    (layout if known else tensor)(f"{name}.U", U, ("K", "K"), {"K": R.shape[-2]}, R, f"rows of {name}.R")
+    tensor(f"{name}.U", U, ("K", "K"), {"K": R.shape[-2]}, R, f"rows of {name}.R")
     broadcastable({f"{name}.R": R.shape[:-2], f"{name}.U": U.shape[:-2]})
-    if not is_proven(R) and deep(R):
-        prove(R)
-    if uses_U and not known and deep(U):
+    if uses_U and deep(U):
         positive_definite(f"{name}.U", U)
-        prove(U)
 
 
 def unfaded(state: Any) -> None:
@@ -145,7 +139,7 @@ def inverse(value: Any, state: Any = None, like: Tensor | None = None) -> None:
 
 def mean(name: str, R: Any) -> None:
     """Check that the mean of a memory has rows and columns."""
-    (layout if is_proven(R) else tensor)(name, R, ("K", "C"))
+    tensor(name, R, ("K", "C"))
     if 0 in R.shape[-2:]:
         raise ValueError(f"{name}: expected at least one row and one column, got {shape(R)}")
 
@@ -194,6 +188,7 @@ def layout(
         raise TypeError(
             f"{name}: expected a tensor of shape {wanted}, got {type(x).__name__}; torch.as_tensor makes one"
         )
+    dense(name, x)
     if x.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name}: expected float32 or float64, got {x.dtype}; {name}.float() converts it")
     if x.ndim < len(axes):
@@ -206,6 +201,12 @@ def layout(
             raise ValueError(f"{name}: expected shape {wanted} with {axis} = {want} ({source}), got {shape(x)}")
     if like is not None:
         same_kind(name, x, like)
+
+
+def dense(name: str, x: Tensor) -> None:
+    """Check that a tensor has all of its numbers in memory: few operations take sparse ones."""
+    if x.layout != torch.strided:
+        raise TypeError(f"{name}: expected a dense tensor, got one of {x.layout}; {name}.to_dense() makes one")
 
 
 def variance(name: str, value: Any, like: Tensor) -> None:
@@ -258,11 +259,18 @@ def share(name: str, value: Any, like: Tensor) -> None:
         raise ValueError(f"{wanted}, got {float(value)}")
 
 
-def noise(name: str, value: Any, like: Tensor) -> None:
-    """Check that a variance of cues is 0 or more: one number, or a tensor with one for each."""
+def noise(name: str, value: Any, like: Tensor, cues: tuple[int, ...]) -> None:
+    """Check that a variance of cues is 0 or more: one number, or a tensor of one for each, of shape `cues`."""
     wanted = f"{name}: expected a variance of 0 or more, one number or one for each cue"
     if isinstance(value, Tensor):
+        dense(name, value)
         same_kind(name, value, like)
+        try:
+            fits = tuple(torch.broadcast_shapes(value.shape, cues)) == cues
+        except RuntimeError:
+            fits = False
+        if not fits:
+            raise ValueError(f"{wanted}, in a shape that fits {cues}, got {shape(value)}")
     elif not isinstance(value, (int, float, np.number)) or isinstance(value, bool):
         raise TypeError(f"{wanted}, got {value!r} of type {type(value).__name__}")
     value = torch.as_tensor(value)
@@ -340,6 +348,7 @@ def boolean(name: str, value: Any, wanted: str, meaning: str) -> None:
     if not isinstance(value, Tensor) or value.dtype != torch.bool:
         came = f"one of {value.dtype}" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"{name}: expected a boolean tensor of shape {wanted}, {meaning}; got {came}")
+    dense(name, value)
 
 
 def keys(value: Any, state: Any) -> None:
@@ -424,12 +433,10 @@ def positive_definite(name: str, U: Tensor) -> None:
 
 def written(state: Any) -> None:
     """Check that rounding has left a memory's U positive definite."""
-    if deep(state.U):
-        if not factors(state.U.detach()):  # U − c cᵀ/s never grows, so that no entry can be +∞
-            name = "U after writing"
-            finite(name, state.U)
-            factored(name, state.U, torch.linalg.cholesky_ex(state.U).info)
-        prove(state.U)
+    if deep(state.U) and not factors(state.U.detach()):  # U − c cᵀ/s never grows, so that no entry can be +∞
+        name = "U after writing"
+        finite(name, state.U)
+        factored(name, state.U, torch.linalg.cholesky_ex(state.U).info)
 
 
 def factors(U: Tensor) -> bool:
@@ -443,25 +450,6 @@ def all_finite(x: Tensor) -> bool:
     """Say whether all values are finite: their sum is, unless it overflows."""
     x = x.detach()
     return math.isfinite(x.sum().item()) or bool(x.isfinite().all())
-
-
-# The parts of memories whose values were found right, by identity, as they were then: a memory is checked once.
-_proven: dict[int, tuple[weakref.ref[Tensor], int]] = {}
-
-
-def prove(x: Tensor) -> None:
-    """Note that the values of a memory's R or U are right, until they are changed in place."""
-    if not x.is_inference():  # which keeps no count of changes
-        key = id(x)
-        _proven[key] = weakref.ref(x, lambda _: _proven.pop(key, None)), x._version
-
-
-def is_proven(x: Tensor) -> bool:
-    """Say whether x was noted, and has not changed."""
-    if torch.compiler.is_compiling():  # which cannot trace the question, and looks at no values
-        return False
-    note = _proven.get(id(x))
-    return note is not None and note[0]() is x and bool(note[1] == x._version)
 
 
 def finite(name: str, x: Tensor) -> None:
@@ -481,8 +469,8 @@ def factored(name: str, A: Tensor, info: Tensor) -> None:
     least = float(torch.linalg.eigvalsh(bad).amin())
     raise ValueError(
         f"{name}: expected a positive definite matrix, got {len(bad)} of {info.numel()} that are not (least "
-        f"eigenvalue {least:.3g}); usual causes: a covariance built by hand, or a noise_var lost in rounding "
-        f"(try a larger one, or float64)"
+        f"eigenvalue {least:.3g}); usual causes: a covariance built by hand, codes far larger than the "
+        f"memory's scale, or a noise_var lost in rounding (try a larger one, or float64)"
     )
 
 

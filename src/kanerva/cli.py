@@ -72,8 +72,8 @@ def answer(command: str, arguments: list[str]) -> None:
     elif command == "experiment" and (not arguments or arguments[0] in ("-h", "--help")):
         print(f"{names()}\n\nkanerva experiment NAME --help lists the flags of one.")
     elif command == "experiment" and arguments[0] not in experiments.EXPERIMENTS:
-        close = nearest(arguments[0], experiments.EXPERIMENTS)
-        raise ValueError(f"experiment: expected one of those below, got {arguments[0]!r}{close}\n\n{names()}")
+        known, close = ", ".join(experiments.EXPERIMENTS), nearest(arguments[0], experiments.EXPERIMENTS)
+        raise ValueError(f"experiment: expected one of {known}, got {arguments[0]!r}{close}")
     else:
         from .commands import parse
 
@@ -92,7 +92,7 @@ def fail(command: str, error: Exception) -> NoReturn:
         text = first_line(error)
     elif not isinstance(error, ValueError | TypeError | OSError | ModuleNotFoundError):
         text = f"{first_line(error)}; this was not foreseen: KANERVA_TRACEBACK=1 shows where it happened"
-    sys.exit(f"kanerva: {text}")
+    sys.exit(f"kanerva: {streams.printable(text)}")
 
 
 def is_memory(error: Exception) -> bool:

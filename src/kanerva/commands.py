@@ -7,13 +7,18 @@ import io
 import itertools
 import json
 import math
+import os
 import platform
 import re
+import shlex
+import shutil
 import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 import tyro
 from jaxtyping import Float, UInt8
@@ -24,16 +29,17 @@ from torch.nn.functional import pad
 from . import __version__, checks, experiments, plain, spelling, storage, streams
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
+from .data.images import is_image, is_sheet, write_sheet
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir, check_writable
-from .linalg import broadcast
 from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
 from .progress import bar
+from .streams import printable, show
 from .subject import find
-from .train import saved_config, train
+from .train import FEW, saved_config, train
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,9 @@ class Train:
         score = train(self.config, self.out, self.resume)
         if score is not None:
             nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image{score.in_bits}"
-            print(f"{nats}; {self.out}/last.safetensors")
+            show(f"{nats}; {self.out}/{storage.LAST}{better(self.out, score)}")
         elif first():
-            print(ending(self.out))
+            show(ending(self.out))
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Evaluate:
     """Score a trained model on test classes: nats per image, lower is better."""
 
     checkpoint: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """A checkpoint, the folder of a run (its last one), a pretrained model (mazes, omniglot, omniglot-new), or a
+    """A checkpoint, the folder of a run (its best one), a pretrained model (mazes, omniglot, omniglot-new), or a
     model without training: nearest, hopfield, or hopfield:CHECKPOINT for Hopfield retrieval on the codes of a
     model."""
     dataset: str | None = None
@@ -105,27 +111,26 @@ class Evaluate:
             **how,
             "split": "test",
             "mean_image": mean_image_nats(who.seen, who.unseen),
-            "different": len(who.unseen),
             "version": __version__,
             "torch": torch.__version__,
         }
         if self.json:
             print(plain.dumps({**dataclasses.asdict(score), **about}, indent=1))
         else:
-            print(table(score, about))
+            show(table(score, about))
 
 
 @dataclass(frozen=True)
 class Info:
     """Say which versions, devices and presets there are, or what a checkpoint holds."""
 
-    checkpoint: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="RUN")] = None
+    checkpoint: Annotated[tyro.conf.Positional[Path | None], tyro.conf.arg(metavar="[RUN]")] = None
     """A checkpoint, the folder of a run, or a pretrained model (mazes, omniglot, omniglot-new)."""
     json: bool = False
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
-        about = system() if self.checkpoint is None else contents(storage.find(self.checkpoint))
+        about = system() if self.checkpoint is None else contents(place(self.checkpoint))
         print(plain.dumps(about, indent=1) if self.json else lines(about))
 
 
@@ -140,6 +145,10 @@ class Data:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
+        if self.preview is not None and self.preview.exists() and not is_sheet(self.preview):
+            root = Path(self.config.dataset).expanduser().resolve()
+            if root.exists() and root in (self.preview.resolve(), *self.preview.resolve().parents):
+                raise ValueError(f"preview: expected a new file, got {self.preview}, one of those that are read")
         seen, unseen = self.config.load()
         about: dict[str, Any] = {
             images.split: {
@@ -169,10 +178,10 @@ class Experiment:
         path = self.work.main()
         results = json.loads(path.read_text("utf-8"))
         for model in results["models"]:
-            print(f"{model['name']}\n{self.work.table(model['result']).lines()}\n")
+            show(f"{printable(model['name'])}\n{self.work.table(model['result']).lines()}\n")
         # those of a run before this one, with other models, are older
         drawn = [file for file in experiments.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
-        print("\n".join(map(str, [path, *drawn])))
+        show("\n".join(printable(str(file)) for file in (path, *drawn)))
         print(f"{results['seconds']} s")
 
 
@@ -188,7 +197,7 @@ class Plot:
     def run(self) -> None:
         from .experiments import plots
 
-        print("\n".join(map(str, plots.redraw(self.file, self.out))))
+        show("\n".join(printable(str(file)) for file in plots.redraw(self.file, self.out)))
 
 
 @dataclass(frozen=True)
@@ -206,7 +215,7 @@ class Report:
     def run(self) -> None:
         from . import report
 
-        print(report.write(self.place, self.out, self.experiments))
+        show(str(report.write(self.place, self.out, self.experiments)))
 
 
 @dataclass(frozen=True)
@@ -228,23 +237,29 @@ class Inspect:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
+        from . import own
+
         model, state = load(self.checkpoint), storage.load_state(self.state)
         if not isinstance(model, DKM):
             raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
         model.check_memory(state)
-        R, U = (part.reshape(-1, *part.shape[-2:]) for part in broadcast(state))
-        if not len(R):
+        batch = checks.broadcast(*(part.shape[:-2] for part in state))
+        count = math.prod(batch)
+        if not count:
             raise ValueError(
                 f"{self.state}: expected a memory, got R of shape {tuple(state.R.shape)}, which is none"
             )
-        if not 0 <= self.number < len(R):
-            raise ValueError(f"number: expected 0 to {len(R) - 1}, as {self.state} has them, got {self.number}")
-        end = f"-{self.number}.png" if len(R) > 1 else ".png"
+        if not 0 <= self.number < count:
+            raise ValueError(f"number: expected 0 to {count - 1}, as {self.state} has them, got {self.number}")
+        place = np.unravel_index(self.number, batch)  # the others are not written out
+        chosen = MemoryState(*(part.expand(*batch, -1, -1)[place] for part in state))
+        end = f"-{self.number}.png" if count > 1 else ".png"
         path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
+        own.check_outputs({"--out": path}, [self.state, storage.find(self.checkpoint)])
         check_writable(path)
         device = choose(self.device)
-        about, x = inside(model.to(device), MemoryState(R[self.number], U[self.number]).to(device))
-        about = {"file": str(self.state), "memory": f"number {self.number} of {len(R)}", **about}
+        about, x = inside(model.to(device), chosen.to(device))
+        about = {"file": str(self.state), "memory": f"number {self.number} of {count}", **about}
         if len(x):
             tiles(in_rows(x, model.config.binary), path)
             about["sheet"] = str(path)
@@ -253,7 +268,7 @@ class Inspect:
         else:
             found = about["images"].items()
             images = {number: f"{often(one['written'])}, cost {one['cost']} nats" for number, one in found}
-            print(lines({**about, "images": images}))
+            print(lines({**about, "images": images or "none"}))
 
 
 @dataclass(frozen=True)
@@ -281,7 +296,7 @@ class Recall:
     binary: float = 0.4
     """Models of binary images: the share of ink from which a pixel is ink."""
     ink: Literal["auto", "dark", "light"] = "auto"
-    """Models of binary images: whether ink is dark or light; auto: whatever there is less of."""
+    """Models of binary images: whether ink is dark or light; auto: whatever there is less of in each picture."""
     seed: int = 0
     """Decides the damage."""
     out: Path = Path("recall.png")
@@ -300,11 +315,20 @@ class Recall:
     def run(self) -> None:
         from . import own
 
+        if missing := left_out(self.model, self.images):
+            raise ValueError(missing)
         model = load(self.model).to(choose(self.device))
         method, binary = model.method(self.method), model.config.binary
-        for path in filter(None, (self.out, self.memory)):
+        outputs = {"--memory": self.memory, "--out": self.out}
+        own.check_outputs(outputs, [storage.find(self.model)])
+        for path in filter(None, outputs.values()):
             check_writable(path)
         asked = own.read(model, self.images, self.others, self.binary, self.ink)
+        own.check_outputs(outputs, asked.paths)
+        rows = getattr(model.config, "rows", asked.stored)
+        full = f"more pictures than the memory's {rows} rows: they mix, and nothing can be certified"
+        if rows < asked.stored:
+            streams.say(full)
         kind = self.damage if self.damage != "auto" else "flips" if binary else "noise"
         level = own.LEVELS[kind] if self.level is None else self.level
         generator = torch.Generator(model.device).manual_seed(self.seed)
@@ -313,27 +337,51 @@ class Recall:
         if self.memory is not None:
             storage.save_state(self.memory, answers.state)
         bands = torch.stack([in_rows(x, binary) for x in (asked.x, answers.cue, answers.x)], 1).flatten(0, 1)
-        with atomic_write(self.out) as file:
-            own.sheet(mosaic(bands), len(asked.x), answers.certified).save(file, "png")
         found = own.judge(asked, answers)
+        with atomic_write(self.out) as file:
+            write_sheet(own.sheet(mosaic(bands), found), file)
         about = {
             "stored": f"{asked.stored} pictures in one memory, which keeps {model.kept(asked.stored):,} numbers",
             "damage": kind if level is None else f"{kind} {level:g}",
-            "recall": f"{method}, {self.steps} steps, {self.model}",
-            **({"ink": asked.ink} if binary else {}),
+            "recall": f"{method}, {self.steps} steps, {storage.taken(self.model) or self.model}",
+            **({"ink": own.inks(asked)} if binary else {}),
             "sheet": str(self.out),
             **({} if self.memory is None else {"memory": str(self.memory)}),
+            **({"left out": asked.left_out} if asked.left_out else {}),
             "result": own.summary(found),
+            **({"note": full} if rows < asked.stored else {}),
         }
+        if any(one["worse"] for one in found):
+            about["worse"] = "the answer is farther from the picture than the cue (in the sheet: a red frame)"
         if answers.certified[0] is not None:
             about["certified"] = "the answer is a stored picture, to the last pixel (in the sheet: a green frame)"
-        if (rows := getattr(model.config, "rows", asked.stored)) < asked.stored:
-            about["note"] = f"more pictures than the memory's {rows} rows: they mix, and nothing can be certified"
         if self.json:
             print(plain.dumps({**about, "pictures": found}, indent=1))
         else:
             pixels = asked.x[0].numel() if binary else None
             print(f"{own.table(found, pixels).lines()}\n\n{lines(about)}")
+
+
+def left_out(model: str, images: tuple[str, ...]) -> str | None:
+    """What is missing, and what to type, where somebody left out a part of `kanerva recall MODEL IMAGES`."""
+    place, pictures = Path(model), shlex.join(images) or "FOLDER"
+    if storage.find(model).is_file() and not is_image(place):
+        usual = f"type kanerva recall {shlex.quote(model)} FOLDER, with a folder of pictures"
+        return None if images else f"IMAGES: expected pictures after the model {model}, got none; {usual}"
+    if model in PRESETS:
+        run = f"runs/{model}"
+        own = f" --dataset {pictures if len(images) == 1 else 'FOLDER'} --size 32" if model == "colour" else ""
+        first = "" if storage.find(run).is_file() else f"kanerva train {model}{own}, then "
+        return (
+            f"MODEL: expected a trained model, got {model}, which is a preset of kanerva train; type {first}"
+            f"kanerva recall {run} {pictures}"
+        )
+    if not images or is_image(place) or (place.is_dir() and any(map(is_image, place.iterdir()))):
+        return (
+            f"MODEL: expected a model before the pictures, got {model}; type kanerva recall omniglot "
+            f"{shlex.join([model, *images])}, or in place of omniglot the folder of a run"
+        )
+    return None
 
 
 @dataclass(frozen=True)
@@ -490,12 +538,26 @@ def read(kind: type[Any], prog: str, arguments: list[str], default: Any = None, 
     given = {} if default is None else {"default": default}
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), at_least(40):
             return tyro.cli(kind, prog=prog, args=arguments, description=about, **given)
     except SystemExit as end:
         if not end.code:
             raise
-        raise ValueError(f"{unboxed(said.getvalue())}; see {prog} --help") from None
+        raise ValueError(f"{unboxed(said.getvalue()).rstrip('.')}; see {prog} --help") from None
+
+
+@contextlib.contextmanager
+def at_least(columns: int) -> Iterator[None]:
+    """Draw help for a terminal of so many columns or more: in fewer than six, tyro breaks lines for ever."""
+    before = os.environ.get("COLUMNS")
+    os.environ["COLUMNS"] = str(max(columns, shutil.get_terminal_size().columns))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
 
 
 def unboxed(text: str) -> str:
@@ -504,7 +566,10 @@ def unboxed(text: str) -> str:
     parts = [
         list(part) for words, part in itertools.groupby(rows, lambda row: bool(re.search(r"\w", row))) if words
     ]
-    return re.sub(r"^Error parsing ([\w.]+: )?", "", " ".join(parts[0])) if parts else text.strip()
+    said = re.sub(r"^Error parsing ([\w.]+: )?", "", " ".join(parts[0])) if parts else text.strip()
+    if missing := re.fullmatch(r"Missing from [\w -]+: ([A-Z]+) (.)(.+?)\.? \(required\)", said):
+        return f"{missing[1]}: expected {missing[2].lower()}{missing[3]}, got none"
+    return said
 
 
 def flags(kind: Any) -> list[str]:
@@ -520,6 +585,18 @@ def flags(kind: Any) -> list[str]:
         elif tyro.conf.Positional not in getattr(hints[field.name], "__metadata__", ()):
             found += [name, f"no-{name}"] if isinstance(value, bool) else [name]
     return found
+
+
+def better(folder: Path, score: Score) -> str:
+    """The best score of a run, where it is not that of its end; empty where it is, or where nothing says so."""
+    try:
+        about = storage.load(folder / storage.BEST)[1]
+    except (OSError, ValueError):
+        return ""
+    best, step = about.get("best"), about.get("step")
+    if not isinstance(best, float) or best >= score.nats:
+        return ""
+    return f"\nbest: {best:.2f} at step {step:,}; {folder / storage.BEST}, which other commands take of this run"
 
 
 def ending(folder: Path) -> str:
@@ -572,14 +649,15 @@ def table(score: Score, about: dict[str, Any]) -> str:
         for name, value in others.items()
         if value is not None
     )
-    drawn = f"{score.images:,} test images"
-    if about["different"] < score.images:
-        drawn = f"{score.images:,} draws from the {about['different']:,} test images"
+    drawn, different = f"{score.images:,} test images", score.different or 0
+    if different < score.images:
+        drawn = f"{score.images:,} draws from {different:,} different test images"
+    warning = "" if different >= FEW else f"\n  only {different} different images: too few to say much about others"
     return (
         f"{nats}\n{extra}"
         f"  {drawn} of {about['dataset']} in {score.episodes} episodes of {score.length}, "
         f"seed {score.seed}{written(about)}; lower is better\n"
-        f"  {'; '.join(terms)}"
+        f"  {'; '.join(terms)}{warning}"
     )
 
 
@@ -620,6 +698,12 @@ def system() -> dict[str, Any]:
     }
 
 
+def place(path: Path) -> Path:
+    """The checkpoint to describe: of a run's folder the last, which says how far the run has come."""
+    found = storage.find(path)
+    return found.with_name(storage.LAST) if storage.taken(path) else found
+
+
 def contents(path: Path) -> dict[str, Any]:
     """What a checkpoint says of itself, and how many numbers its model has."""
     tensors, about = storage.load(path)
@@ -628,16 +712,20 @@ def contents(path: Path) -> dict[str, Any]:
 
 
 def lines(about: dict[str, Any], indent: str = "") -> str:
-    """Nested dictionaries as indented lines."""
-    rows, wide = [], max([14, *map(len, about)])
+    """Nested dictionaries as indented lines, each entry on one."""
+    rows, wide = [], min(40, max([14, *map(len, about)]))
     for name, value in about.items():
         if isinstance(value, dict):
-            rows += [f"{indent}{name}", lines(value, indent + "  ")]
+            rows += [f"{indent}{printable(name)}", lines(value, indent + "  ")]
         else:
-            rows.append(f"{indent}{name:{wide}} {value}")
+            rows.append(f"{indent}{printable(name):{wide}} {printable(str(value))}")
     return "\n".join(rows)
 
 
+LINEAR = (
+    "none can be found without a cue: with this codec of grey or colour images, mixtures of stored images pass for "
+    "images too. Only codecs of black and white images tell them apart"
+)
 FULL = "yes: it may hold more images than it can tell apart, or another model wrote it; then none are found"
 
 
@@ -663,12 +751,22 @@ def inside(model: DKM, state: MemoryState) -> tuple[dict[str, Any], Float[Tensor
         "different images": total,
         "full": FULL if full else "no",
         "found": len(found.x),
+        **({"note": why} if (why := lacking(model, total, len(found.x))) and not full else {}),
         "images": {
             str(i + 1): {"written": count if count > 0 else None, "cost": float(f"{cost:.2g}")}
             for i, (count, cost) in enumerate(zip(times, found.cost.tolist(), strict=True))
         },
     }
     return about, found.x
+
+
+def lacking(model: DKM, total: int, found: int) -> str:
+    """Why not all that a memory holds was found; empty if it was."""
+    if found >= total:
+        return ""
+    if not (found or model.config.binary):
+        return LINEAR
+    return f"the search ended before {total - found} of {total} were found; recall from a cue may find them"
 
 
 def often(written: int | None) -> str:
@@ -695,7 +793,7 @@ def in_rows(x: Float[Tensor, "n c h w"], binary: bool, columns: int = 8) -> UInt
 def tiles(x: UInt8[Tensor, "rows columns c h w"], path: Path) -> None:
     """Write a PNG of images in rows and columns."""
     with atomic_write(path) as file:
-        mosaic(x).save(file, "png")
+        write_sheet(mosaic(x), file)
 
 
 def mosaic(x: UInt8[Tensor, "rows columns c h w"]) -> Image.Image:

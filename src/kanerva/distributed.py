@@ -7,13 +7,12 @@ averaged over them. Without torchrun everything here does nothing.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributed.nn.functional import all_reduce
 
 from . import checks, memory
 from .memory import MemoryState, Variance
@@ -37,13 +36,18 @@ class World(NamedTuple):
 def start(device: str = "auto") -> Iterator[World]:
     """Join the processes that torchrun started, if any, and choose the device."""
     place = choose(device)
-    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if "RANK" not in os.environ or number("WORLD_SIZE", 1) == 1:
         # streams and graphs are those of the current device
         with torch.cuda.device(place) if place.type == "cuda" else nullcontext():
             yield World(0, 1, place)
         return
-    local, gpus = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    alone = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) <= gpus and place.index is None
+    if missing := [name for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]:
+        raise ValueError(
+            f"{', '.join(missing)}: expected beside RANK and WORLD_SIZE, got none; usual cause: a launcher that "
+            f"sets only some of them. torchrun sets all; without RANK one process trains alone"
+        )
+    local, gpus = number("LOCAL_RANK"), torch.cuda.device_count()
+    alone = number("LOCAL_WORLD_SIZE", 1) <= gpus and place.index is None
     if place.type == "cuda":
         place = place if place.index is not None else torch.device(f"cuda:{local % gpus}")
         torch.cuda.set_device(place)
@@ -62,7 +66,15 @@ def start(device: str = "auto") -> Iterator[World]:
 
 def first() -> bool:
     """Whether this process is the first that torchrun started, or the only one: the one that prints."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return number("RANK") == 0
+
+
+def number(name: str, default: int = 0) -> int:
+    """A number that torchrun has put into the environment."""
+    value = os.environ.get(name, str(default))
+    if not value.isdecimal():
+        raise ValueError(f"{name}: expected a number, which torchrun sets, got {value!r} in the environment")
+    return int(value)
 
 
 def choose(device: str) -> torch.device:
@@ -133,6 +145,21 @@ def lost() -> Iterator[None]:
         raise Lost(f"another process of the run is gone, or does not answer ({error})") from error
 
 
+class Total(torch.autograd.Function):
+    """The sum of a tensor over the workers. Every worker's gradient is the sum of all gradients of that sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        total = x.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return Total.apply(grad, ctx.group), None  # type: ignore[no-untyped-call]
+
+
 def condition(
     state: MemoryState,
     w: Float[Tensor, "*b T K"],
@@ -150,6 +177,6 @@ def condition(
     """
     checks.inputs(state, w=w, z=z, noise_var=noise_var)
     group = group or dist.group.WORLD
-    G = all_reduce(w.mT @ w / noise_var, group=group)
-    H = all_reduce(w.mT @ (z - w @ state.R) / noise_var, group=group)
+    G = Total.apply(w.mT @ w / noise_var, group)  # type: ignore[no-untyped-call]
+    H = Total.apply(w.mT @ (z - w @ state.R) / noise_var, group)  # type: ignore[no-untyped-call]
     return memory.absorb(state, G, H)

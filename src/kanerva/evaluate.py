@@ -57,6 +57,8 @@ class Score:
 
     pixels: Literal["points", "levels"] | None = None
     """How pixels of grey and colour images are scored: as points within their grey levels, or by the levels."""
+    different: int | None = None
+    """Different images that they were drawn from."""
     bits: dict[Literal["points", "levels"], dict[str, float]] | None = None
     """Bits per dimension of grey and colour images in both ways, mean and stderr: of points drawn from their grey
     levels, as in the paper, and of the levels themselves."""
@@ -104,7 +106,7 @@ def evaluate(
         raise ValueError(
             f"images: expected those of a {model.config.likelihood} model of {model.config.image}, got {images!r}"
         )
-    device = model.device
+    device, different = model.device, images.different
     images = images.to(device)
     generator = torch.Generator(device).manual_seed(seed)
     other = torch.Generator(device).manual_seed(seed + 1)  # so that extra scores leave the first ones as they are
@@ -137,6 +139,7 @@ def evaluate(
         new=new_images(model, images, min(count * length, MOST_NEW), seed=seed) if extra else None,
         blank=blank_memory(model, images, min(count * length, MOST_NEW), seed) if extra else None,
         pixels=own,
+        different=different,
         bits={
             way: summary(objective.bits_per_dimension(ways[way], math.prod(images.shape)))
             for way in WAYS

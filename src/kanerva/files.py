@@ -43,9 +43,19 @@ def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator
     """Open a file for writing bytes; it appears at `path` whole when the block ends, or not at all if it raises.
 
     The bytes go to a file of another name in the same folder, reach the disk, and then take the old one's place.
-    `parents`: make the folder if it is not there. `sweep` removes what a killed process leaves.
+    `parents`: make the folder if it is not there. `sweep` removes what a killed process leaves. A device such as
+    /dev/null is written to and stays; what else is not a file is an error.
     """
     path = Path(path)
+    if is_device(path):
+        try:
+            with open(path, "wb") as file:
+                yield file
+        except OSError as error:
+            if error.errno is None:
+                raise
+            raise OSError(error.errno, f"{error.strerror}: {path} could not be written") from error
+        return
     if parents:
         make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
@@ -56,7 +66,8 @@ def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # as where the file could not be made
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None:
             reason = f"{error.strerror}: {path} could not be written; what was there before is as it was"
             raise OSError(error.errno, reason) from error
@@ -69,10 +80,26 @@ def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator
             os.close(folder)
 
 
+def is_device(path: Path) -> bool:
+    """Whether `path` is a device, which is written to and not replaced; an error where neither can be done.
+
+    A link in /dev or /proc, such as /dev/stdout, may lead to a file that is open: replacing it would be no use.
+    """
+    if path.is_char_device():
+        return True
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(f"{path}: expected the name of a file, got a pipe, a socket or a disk")
+    if path.is_symlink() and re.fullmatch(r"/dev|/proc/.*", os.path.realpath(path.parent)):
+        raise OSError(f"{path}: expected the name of a file, got a link to one that is open; give its own name")
+    return False
+
+
 def check_writable(path: Path) -> None:
     """Check, before long work, that its results can be written to `path`; makes the folder if it is not there."""
     if path.is_dir():
         raise IsADirectoryError(f"{path}: expected the name of a file, got a folder")
+    if is_device(path):
+        return
     make_folder(path.parent)
     probe = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
@@ -218,7 +245,22 @@ def _array(file: Any, size: int, stored: int) -> np.ndarray[Any, np.dtype[Any]]:
 # LIMITS. A small file must not take all memory: what it holds is compared with these before it is read.
 FREE = 2**28  # bytes that any machine has to spare: up to this much nothing is asked
 RATIO = 200  # images compress 10 to 100 times; only blank ones, or a trap, more
+TEXT = 2**26  # bytes of JSON and the like: ours has less than 1 MB, a run of 100,000 reports 30
 SHARE = 4  # data may take a quarter of the memory, because preparing them makes copies
+
+
+def contents(path: Path) -> bytes:
+    """The bytes of a file of JSON, of a run's reports, or of a figure; a larger one is an error before it is read.
+
+    Errors do not name the file: who asks for it does.
+    """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise ValueError("it is not a file")
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > TEXT:
+            raise ValueError(f"it has {size:,} bytes, expected at most {TEXT:,}")
+        return file.read(TEXT)
 
 
 def check_size(size: int, stored: int | None = None) -> None:
@@ -328,9 +370,13 @@ def lock(path: Path, wait: bool = True) -> Iterator[None]:
     held = filelock.FileLock(path, timeout=-1 if wait else 0)
     try:
         held.acquire()
+    except filelock.Timeout:
+        raise
     except OSError as error:
         if error.errno not in NO_LOCKS:
-            raise
+            raise OSError(
+                error.errno, f"{error.strerror}: {path.parent} cannot be written to ({path.name})"
+            ) from error
     try:
         yield
     finally:

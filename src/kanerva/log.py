@@ -2,8 +2,10 @@
 
 import contextlib
 import dataclasses
-import json
+import os
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +16,8 @@ from .files import atomic_write
 from .objective import NAMES
 
 METRICS = "metrics.jsonl"
+LINE = 2**20
+"""Bytes that are read at once: thousands of lines."""
 
 
 class Log:
@@ -50,18 +54,22 @@ class Log:
             return
         if not self.path.is_file():  # a pipe would be waited for
             raise ValueError(f"{self.path}: expected a file, for the run's reports; remove what is there")
-        *lines, rest = self.path.read_bytes().split(b"\n")  # the rest was cut short by a crash
-        steps = [step_of(line) for line in lines]
-        broken = [line for line, step in zip(lines, steps, strict=True) if step is None]
-        if broken:
+        fates = Counter(map(self._fate, reports(self.path)))
+        if fates["broken"]:
             aside = self.path.with_name("metrics.damaged")
             with open(aside, "ab") as file:
-                file.writelines(line + b"\n" for line in broken)
-            self.say(f"{self.path}: {len(broken)} lines cannot be read; they are put aside, in {aside}")
-        kept = [line for line, step in zip(lines, steps, strict=True) if step is not None and step <= self.start]
-        if kept != lines or rest:
-            with atomic_write(self.path) as file:
-                file.writelines(line + b"\n" for line in kept)
+                file.writelines(line for line in reports(self.path) if self._fate(line) == "broken")
+            self.say(f"{self.path}: {fates['broken']} lines cannot be read; they are put aside, in {aside}")
+        if fates.keys() - {"kept"}:
+            with atomic_write(self.path) as new:
+                new.writelines(line for line in reports(self.path) if self._fate(line) == "kept")
+
+    def _fate(self, line: bytes) -> str:
+        """What becomes of a line where a run goes on."""
+        if not line.endswith(b"\n") and len(line) < LINE:
+            return "cut short"  # by a crash
+        step = step_of(line)
+        return "broken" if step is None else "kept" if step <= self.start else "later"
 
     def step(self, step: int, images: int) -> None:
         self.images += images
@@ -109,22 +117,31 @@ class Log:
 def latest(path: Path) -> dict[str, Any] | None:
     """The last line of a training score in a run's metrics; None where there is none."""
     try:
-        lines = path.read_bytes().splitlines()
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - LINE))
+            lines = file.read(LINE).splitlines()
     except OSError:
         return None
     for line in reversed(lines):
         if step_of(line) is not None:
-            row: dict[str, Any] = json.loads(line)
+            row: dict[str, Any] = plain.loads(line)
             if isinstance(row.get("nats"), int | float):
                 return row
     return None
 
 
+def reports(path: Path) -> Iterator[bytes]:
+    """The lines of a run's metrics, one after another; those of more than LINE bytes in pieces."""
+    with path.open("rb") as file:
+        while line := file.readline(LINE):
+            yield line
+
+
 def step_of(line: bytes) -> int | None:
     """The step of a line; None where it cannot be read."""
     try:
-        step = json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+        step = plain.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
         return None
     return step if type(step) is int else None
 

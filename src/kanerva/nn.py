@@ -24,7 +24,7 @@ writing; `Memory.reader` makes a module of one state that can be exported. The m
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -106,10 +106,13 @@ class Memory(Parameters):
 
     Where there are values, a vector z is a key: it alone decides where the pair goes and where it is looked for.
     scale: the usual size of a vector's entries, their root mean square: `z.square().mean().sqrt()`; 1 behind a
-    LayerNorm. R0 and the variances start to suit it, and are learned from there.
+    LayerNorm. R0 and the variances start to suit it, and are learned from there. In float32, vectors of 100 times
+    that size spoil gradients: that of log_prior_var through a read is 20 % off, and nothing but rounding at 1,000
+    times; on a GPU and in torch.compile, R0's and log_noise_var's as well where there are more vectors than rows.
     Keys and values share one noise_var. Values of another scale are read just as well, but the variances that
     `predict` gives are then those of the keys' scale. Codes in bfloat16 or float16 are taken in the memory's own
-    precision, float32 or float64. About as many vectors as rows are held exactly; more are mixed.
+    precision, float32 or float64. About as many vectors as rows are held exactly; more are mixed. No more than
+    `size` rows are kept, whatever was asked for: addresses span no more dimensions, and other rows hold nothing.
     """
 
     def __init__(self, size: int, rows: int = 32, values: int = 0, scale: float = 1.0) -> None:
@@ -119,8 +122,8 @@ class Memory(Parameters):
         if values != 0:
             checks.count("values", values)
         scale_var = checks.scale(scale) ** 2
-        self.size, self.rows, self.values = int(size), int(rows), int(values)
-        self.own(rows, size + values, R0_VAR * scale_var, PRIOR_VAR * scale_var, NOISE_VAR * scale_var)
+        self.size, self.rows, self.values = int(size), min(int(rows), int(size)), int(values)
+        self.own(self.rows, size + values, R0_VAR * scale_var, PRIOR_VAR * scale_var, NOISE_VAR * scale_var)
         self.backend: str = "auto"
         """How an episode is written: a backend of `kanerva.kernels`, or auto."""
 
@@ -204,7 +207,7 @@ class Memory(Parameters):
 
         mean is E[Rᵀw | cue]. var has the noise, what is uncertain of the memory, and what the cue leaves open of w.
         """
-        self.check_memory(state)
+        self.check_memory(state, uses_U=False)  # `complete` itself checks U
         cue, known = self._cue(cue, known)
         weights = memory.infer(cue, self._part(state, cue.shape[-1]), self.noise_var, known)
         return Prediction(*memory.complete(state, weights, self.noise_var))
@@ -256,7 +259,7 @@ class Memory(Parameters):
         flat, y, batch = frame.opened(state, torch.nn.functional.pad(cue, gap))
         known = torch.nn.functional.pad(known, gap).expand(*batch, *y.shape[-2:]).reshape(y.shape)
         if cue_var is not None:
-            checks.noise("cue_var", cue_var, like=y)
+            checks.noise("cue_var", cue_var, y, (*batch, y.shape[-2]))
             cue_var = torch.as_tensor(cue_var, dtype=y.dtype, device=y.device)
             cue_var = cue_var.expand(*batch, y.shape[-2]).reshape(y.shape[:2])
         exact = exact and not isinstance(state, Faded)
@@ -274,11 +277,12 @@ class Memory(Parameters):
 
         Where there are values: how often with this value, or, without `values`, with any. A state fixes its vectors
         up to a rotation. So −z for z, a mixture of stored vectors whose squared shares add up to 1, and √m z for a
-        z that was written m times may be counted as well. Vectors that differ by less than 1 % may be counted
-        together. Counts are known for vectors that do not depend on each other, with fewer writes than rows, and
-        than a vector has entries; with more writes, counts up to 3 of more than 3 vectors, if all that are in there
-        are asked for in one call. −1, too, where lengths or variances are such that the state's precision has lost
-        the answer. A memory that has faded cannot tell, which is an error.
+        z that was written m times may be counted as well; and where vectors were written several times, sums and
+        parts that these copies explain. Vectors that differ by less than 1 % may be counted together. Counts of 1
+        and 2 are known for vectors that do not depend on each other, with fewer writes than rows, and than a vector
+        has entries; larger ones are mostly −1 in float32. With more writes, ask for all vectors in one call. −1,
+        too, where lengths or variances are such that the state's precision has lost the answer. A memory that has
+        faded cannot tell, which is an error.
         """
         self.check_memory(state)
         if values is None:
@@ -481,6 +485,8 @@ class Stream(nn.Module):
     """
 
     kept: Float[Tensor, "*b K CK"]
+    faded: bool
+    """Whether what is kept has faded; it is saved with the state."""
 
     def __init__(self, memory: Memory, batch: tuple[int, ...] = (), keep: float = 1.0, save: bool = True) -> None:
         super().__init__()
@@ -488,7 +494,7 @@ class Stream(nn.Module):
             raise TypeError(f"memory: expected a kanerva.nn.Memory, got {type(memory).__name__}")
         checks.batch("batch", batch)
         checks.share("keep", keep, like=memory.R0)
-        self.memory, self.keep, self.batch = memory, float(keep), tuple(batch)
+        self.memory, self.keep, self.batch, self.save, self.faded = memory, float(keep), tuple(batch), save, False
         self.register_buffer("kept", joined(memory.prior(self.batch)), persistent=save)
 
     def extra_repr(self) -> str:
@@ -499,13 +505,12 @@ class Stream(nn.Module):
         """What the memory is now; one that fades is a `memory.Faded`."""
         columns = self.memory.size + self.memory.values
         kept = self.kept
-        return (MemoryState if self.keep == 1 else Faded)(kept[..., :columns], kept[..., columns:])
+        kind = Faded if self.faded or self.keep < 1 else MemoryState
+        return kind(kept[..., :columns], kept[..., columns:])
 
     @state.setter
     def state(self, state: MemoryState) -> None:
         self.memory.check_memory(state)
-        if self.keep == 1:  # else it would no longer be known to have faded, and be counted
-            checks.unfaded(state)
         self._keep(state)
 
     def write(
@@ -527,6 +532,7 @@ class Stream(nn.Module):
                 f"batch axes: expected those of the stream, {self.batch}, got {tuple(batch)}; "
                 f"Stream(memory, batch={tuple(batch)}) has a memory for each"
             )
+        self.faded = isinstance(state, Faded)
         self.kept = joined(state)
 
     def forward(
@@ -537,7 +543,18 @@ class Stream(nn.Module):
 
     def reset(self) -> None:
         """Begin with a blank memory."""
-        self.kept = joined(self.memory.prior(self.batch))
+        self._keep(self.memory.prior(self.batch))
+
+    def get_extra_state(self) -> Bool[Tensor, "n"]:
+        """The mark of a memory that has faded, for the state_dict; none where the state is left out."""
+        return torch.tensor([self.faded] if self.save else [], dtype=torch.bool)
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take the mark that was saved with a state."""
+        if not isinstance(state, Tensor) or state.dtype != torch.bool or state.numel() > 1:
+            raise ValueError(f"_extra_state: expected the mark that state_dict gives, one boolean, got {state!r}")
+        if self.save and len(state):
+            self.faded = bool(state)
 
 
 def joined(state: MemoryState) -> Float[Tensor, "*b K CK"]:

@@ -10,7 +10,7 @@ from typing import TextIO, cast
 from rich import progress as rich
 from rich.console import Console
 
-from .streams import ERRORS, say
+from .streams import ERRORS, printable, say
 
 FIRST, EVERY = 2.0, 5.0
 """Seconds before the first line, and at least between two."""
@@ -20,7 +20,7 @@ class Progress:
     """The progress of one piece of work: a bar on a terminal; else lines, also while it has nothing to report."""
 
     def __init__(self, description: str, total: int | None, done: int = 0, unit: str = "") -> None:
-        self.description, self.total, self.done, self.unit = description, total, done, unit
+        self.description, self.total, self.done, self.unit = printable(description), total, done, unit
         self.detail = ""
         """What to say beside the amount."""
         self.began = time.monotonic()
@@ -60,7 +60,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a line."""
         if self.bar is not None:
-            self.bar.console.print(text, markup=False, highlight=False)
+            self.bar.console.print(printable(text, lines=True), markup=False, emoji=False, highlight=False)
         else:
             self.due = time.monotonic() + EVERY
             say(text)

@@ -29,7 +29,7 @@ def close(word: object, words: Iterable[str]) -> str | None:
 def nearest(word: object, words: Iterable[str]) -> str:
     """Say which of the words was probably meant, if one is close."""
     found = close(word, words)
-    return f"; did you mean {found!r}?" if found else ""
+    return f"; did you mean {found!r}?" if found and found != str(word) else ""
 
 
 def flag(name: str, flags: Iterable[str]) -> str:

@@ -6,6 +6,7 @@ dtype, shape and bytes of every tensor. Format 1 had a CRC-32 of names and bytes
 
 import hashlib
 import json
+import os
 import warnings
 import zlib
 from collections.abc import Mapping
@@ -17,12 +18,16 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .files import atomic_write
+from .files import atomic_write, check_size
 from .memory import MemoryState
+from .plain import loads
 
 FORMAT = 2
+HEADER = (
+    2**22
+)  # bytes that name and describe tensors: ours has some thousand, and each takes 20 times as many to read
 WEIGHTS = Path(__file__).parent / "weights"
-LAST = "last.safetensors"  # of a run's folder
+LAST, BEST = "last.safetensors", "best.safetensors"  # of a run's folder
 
 
 def save(path: str | Path, tensors: dict[str, Tensor], about: dict[str, Any], parents: bool = True) -> None:
@@ -51,19 +56,18 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path}: a safetensors file, but not one that kanerva wrote")
     note = metadata["kanerva"]
     about = _description(note, path)
+    writer = f"written by kanerva {about.get('version')!r}"
     if "sha256" in metadata or about.get("format") == FORMAT:
         if metadata.get("sha256") != sha256(tensors, note):
             raise ValueError(f"{path}: damaged: its numbers or its description are not those that were written")
     elif about.get("format") != 1:
-        raise ValueError(
-            f"{path}: expected format {FORMAT}, got {about.get('format')} written by kanerva {about.get('version')}"
-        )
+        raise ValueError(f"{path}: expected format {FORMAT}, got {about.get('format')!r} {writer}")
     elif about.get("crc32") != crc32(tensors):
         raise ValueError(f"{path}: damaged: its numbers are not those that were written")
     else:
         warnings.warn(
-            f"{path}: not fully checked: it was written by kanerva {about.get('version')}, when checksums did not "
-            f"cover shapes and settings; saving it again adds one that does",
+            f"{path}: not fully checked: it was {writer}, when checksums did not cover shapes and settings; saving "
+            f"it again adds one that does",
             stacklevel=2,
         )
     return tensors, about
@@ -80,21 +84,31 @@ def _hint(path: Path) -> str:
 
 def _description(note: str, path: Path) -> dict[str, Any]:
     try:
-        about = json.loads(note)
-    except (ValueError, RecursionError):
-        about = None
+        about = loads(note)
+    except ValueError as error:
+        raise ValueError(f"{path}: its description is damaged ({error})") from None
     if not isinstance(about, dict):
-        raise ValueError(f"{path}: its description is damaged")
+        raise ValueError(f"{path}: its description is damaged: expected a JSON object, got {type(about).__name__}")
     return about
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors of any safetensors file, and its metadata."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            check_size(size)
+            head = file.read(8)
+            length = int.from_bytes(head, "little")
+            if 8 + length > size or length > HEADER:
+                most = min(HEADER, max(0, size - 8))
+                raise ValueError(f"expected a header of at most {most:,} bytes, got {length:,}")
+            data = head + file.read()
     except OSError as error:
         # reading, unlike opening, names no file
         raise OSError(error.errno, f"{error.strerror}: {path} could not be read") from error
+    except ValueError as error:
+        raise ValueError(f"{path}: not a readable safetensors file, cut short or damaged ({error})") from None
     try:
         tensors = safetensors.torch.load(data)
         # the library checks the header before it gives a tensor, but gives no metadata of bytes
@@ -128,11 +142,23 @@ def at_rest(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def find(path: str | Path) -> Path:
-    """A file's own path, that of the last checkpoint in a run's folder, or that of a model that comes along."""
+    """A file's own path, that of the best checkpoint in a run's folder, or that of a model that comes along.
+
+    A run that was never evaluated has no best one: then it is the last.
+    """
     if str(path) in shipped():
         return WEIGHTS / f"{path}.safetensors"
     path = Path(path)
-    return path / LAST if path.is_dir() else path
+    if not path.is_dir():
+        return path
+    return path / BEST if (path / BEST).is_file() else path / LAST
+
+
+def taken(place: str | Path) -> str:
+    """Which checkpoint `find` takes of a run's folder, to be said; empty where nothing was to choose."""
+    path = find(place)
+    chosen = path.name == BEST and path != Path(place)
+    return f"{path}, the checkpoint with the best test score of the run" if chosen else ""
 
 
 def shipped() -> list[str]:

@@ -1,10 +1,15 @@
-"""The output and error streams: work never ends because nobody listens, or cannot read ±."""
+"""The output and error streams: work never ends because nobody listens, or cannot read ±.
+
+What goes out may have come from somebody else's file: none of it is obeyed by a terminal.
+"""
 
 import codecs
 import contextlib
 import io
 import os
+import re
 import sys
+import warnings
 from typing import Any
 
 PLAIN = dict(zip("±−–×…│─╭╮╰╯", ("+-", "-", "-", "x", "...", "|", "-", "+", "+", "+", "+"), strict=True))
@@ -20,8 +25,27 @@ def replace(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("kanerva", replace)
 
 
+# What a terminal obeys and does not show, and what begins another line or turns the direction of one.
+OBEYED = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str, lines: bool = False) -> str:
+    """Text with escapes in place of what a terminal would obey, and so on one line; with `lines`, on as many."""
+
+    def escaped(found: re.Match[str]) -> str:
+        return "\n" if lines and found[0] == "\n" else found[0].encode("unicode_escape").decode()
+
+    return OBEYED.sub(escaped, text)
+
+
+def show(text: str) -> None:
+    """Print what may have come from a file; parts of it that must not begin a line go through `printable` first."""
+    print(printable(text, lines=True))
+
+
 def prepare() -> None:
-    """Make the streams take any character; one that was closed from the start goes nowhere."""
+    """Make the streams take any character; one that was closed from the start goes nowhere. A warning is a line."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(str(message))}\n"
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -76,5 +100,5 @@ ERRORS = ErrorStream()
 
 def say(text: str) -> None:
     """Print a line on the error stream, if anybody listens."""
-    ERRORS.write(text + "\n")
+    ERRORS.write(printable(text, lines=True) + "\n")
     ERRORS.flush()

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import models
+from . import models, storage
 from .config import DataConfig, RunConfig
-from .data import ClassImages
+from .data import ClassImages, changes
 from .fields import from_dict
 from .models import Model
+from .streams import say
 
 
 class Subject(NamedTuple):
@@ -77,10 +78,33 @@ def sources(
 
 
 def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | str = "cpu") -> Iterator[Subject]:
-    """The other part: models and images."""
-    for found, config in sources:
+    """The other part: models and images. Says which checkpoint of a run is taken, and which images have changed."""
+    called = names([found.place for found, _ in sources])
+    for (found, config), own in zip(sources, called, strict=True):
+        if said := storage.taken(found.place):
+            say(said)
         seen, unseen = config.load(device)
-        yield Subject(name(found.place), make(found, seen).to(device), seen, unseen, origin(found, config))
+        about = origin(found, config)
+        if changed := since(found, config, seen, unseen):
+            say(f"{found.place}: {changed}")
+            about["changed"] = changed
+        yield Subject(own, make(found, seen).to(device), seen, unseen, about)
+
+
+def since(found: Source, config: DataConfig, seen: ClassImages, unseen: ClassImages) -> str:
+    """What has become of the user's own images since a model was trained on them; empty if nothing has."""
+    then, parts = storage.part(found.tensors, "data."), list[str]()
+    if found.data is not None and found.data.dataset == config.dataset:
+        both = {images.split: images for images in (seen, unseen)}
+        whole = {name: changes(then[name], images.marks) for name, images in both.items() if name in then}
+        parts = [f"{name} images: {what}" for name, what in whole.items() if what]
+    said = f"{config.dataset} has changed since this model was trained: {'; '.join(parts)}" if parts else ""
+    trained = set(then["train"][:, 1].tolist()) if "train" in then else set()
+    known = len(trained & set(unseen.marks[:, 1].tolist())) if trained else 0
+    if known:
+        again = f"{known} of {unseen.different} different test images of {config.dataset} were trained on"
+        said = f"{said}; {again}" if said else again
+    return said
 
 
 def origin(found: Source, config: DataConfig) -> dict[str, Any]:
@@ -123,5 +147,25 @@ def make(found: Source, seen: ClassImages) -> Model:
 
 def name(place: str) -> str:
     """A short name for a place: that of the folder or file, without its ending."""
+    return names([place])[0]
+
+
+def names(places: Sequence[str]) -> list[str]:
+    """Short names for places, each another: with the folders above them where the names are the same."""
+    ways = [way(place) for place in places]
+    made = [parts[-1] for parts in ways]
+    for deep in range(2, max([1, *map(len, ways)]) + 1):
+        double = {name for name in made if made.count(name) > 1}
+        made = ["/".join(ways[i][-deep:]) if name in double else name for i, name in enumerate(made)]
+    # the same place twice
+    return [
+        name if name not in made[:i] else f"{name} ({made[: i + 1].count(name)})" for i, name in enumerate(made)
+    ]
+
+
+def way(place: str) -> tuple[str, ...]:
+    """The parts of a path, without its ending; or a name."""
+    if place in storage.shipped() or not Path(place).exists():
+        return (place,)
     path = Path(place)
-    return place if not path.exists() else path.resolve().name if path.is_dir() else path.stem
+    return path.resolve().parts if path.is_dir() else (*path.absolute().parts[:-1], path.stem)

@@ -6,7 +6,6 @@ What a step draws depends on the seed and its number alone, so a resumed run goe
 
 import contextlib
 import dataclasses
-import json
 import math
 import os
 import shlex
@@ -18,14 +17,15 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import checkpoint, distributed, kernels, storage
+from . import checkpoint, distributed, kernels, plain, storage
 from .checkpoint import Run
 from .checks import deep_checks
 from .config import RunConfig, TrainConfig
-from .data import ClassImages
+from .data import ClassImages, find
 from .distributed import World
 from .evaluate import Score, evaluate
 from .fields import from_dict
+from .files import contents
 from .likelihood import LEVEL, SURE
 from .log import Log
 from .models import MODELS, BaseConfig, load
@@ -39,6 +39,10 @@ EXPECT = (
     "from noise of 0.15 with an error of 0.08 (seen with codes of 400 and 2,840 images to train on, 32×32; codes "
     "of 200 leave 0.12, and 20,000 steps on a GPU were no better)"
 )
+
+
+# Different test images below which a score says little about others.
+FEW = 300
 
 
 class NonFinite(RuntimeError):
@@ -68,13 +72,16 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         raise ValueError(f"batch: expected a multiple of the {world.size} processes, got {c.batch}")
     images, test = config.data.load(world.device)
     check_episodes(c, images)
+    own = find(config.data.dataset) == "images"
+    marks = {split.split: split.marks for split in (images, test)} if own else {}
     config = dataclasses.replace(config, model=fit(config.model, images))
-    warning = advice(config, images, world)
+    remarks = [held_out(images, test), advice(config, images, world)]
     said = describe(config, world)  # before anything is made: a write that cannot be had is an error
     with contextlib.ExitStack() as stack:
         if world.main:
-            stack.enter_context(checkpoint.claim(folder, config, resume))
+            stack.enter_context(checkpoint.claim(folder, config, resume, marks))
         run = new_run(config, world, None if resume else images, start)
+        run.marks = marks
         if resume:
             run.restore(folder / storage.LAST)
         step = Step(run, images, world)
@@ -83,13 +90,12 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         place = folder.stat() if world.main else None
         # a NaN is to reach the loss, where the step, its terms and the state are at hand
         stack.enter_context(deep_checks(False))
-        score = None
+        score, told = None, False
         if run.step >= c.steps:
             log.say(f"{folder}: already at step {run.step} of {c.steps}; --steps may be raised to go on")
         else:
-            log.say(said)
-            if warning:
-                log.say(warning)
+            for remark in filter(None, [said, *remarks]):
+                log.say(remark)
 
         while run.step < c.steps:
             try:
@@ -115,9 +121,12 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
                 score = evaluate(run.best_weights(), test, c.lengths[0], c.evaluate_images, extra=False)
                 log.test(run.step, score)
                 if score.nats < run.best:
-                    run.best = score.nats
+                    run.best, run.best_step = score.nats, run.step
                     still_there(folder, place)
-                    run.save(folder / "best.safetensors")
+                    run.save(folder / storage.BEST)
+                elif score.nats > run.best + 2 * score.nats_stderr and not told:
+                    log.say(risen(run))
+                    told = True
             stopping = (looking or world.size == 1) and distributed.agree(stop(), world)
             saving, keeping = due(run.step, c.save_every) or last or stopping, due(run.step, c.keep_every)
             if saving or keeping:
@@ -170,6 +179,26 @@ def describe(config: RunConfig, world: World) -> str:
     codec = f"codec: {precision}{', compiled' if compiled else ''}" if has_codec else ""
     own = MODELS[config.model.kind].says(config.model, world.device.type, c.write)
     return "; ".join(filter(None, (f"device: {device}", own, codec, captured)))
+
+
+def held_out(images: ClassImages, test: ClassImages) -> str:
+    """How many images there are to train on and to test with, and what that means where they are few."""
+    said = f"{len(images):,} images to train on, {test.different:,} different ones held out for tests"
+    if test.different < FEW:
+        said += (
+            ": too few for a score that says much about others. Every score is of the same ones, drawn again and "
+            "again, and its ± does not cover that"
+        )
+    return said
+
+
+def risen(run: Run) -> str:
+    """What to say where a score is worse than the best of the run."""
+    when = "" if run.best_step is None else f" at step {run.best_step:,}"
+    return (
+        f"the test score has risen: it was {run.best:.2f}{when}, kept in {storage.BEST}; usual cause: too few "
+        f"images, which are learned by heart"
+    )
 
 
 def advice(config: RunConfig, images: ClassImages, world: World) -> str:
@@ -259,10 +288,8 @@ def saved_config(folder: Path) -> RunConfig:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such run; expected a run's folder, with config.json")
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise ValueError("it is not a file")
-        return from_dict(RunConfig, json.loads(path.read_text("utf-8")), str(path))
-    except (OSError, ValueError, RecursionError) as error:
+        return from_dict(RunConfig, plain.loads(contents(path)), str(path))
+    except (OSError, ValueError) as error:
         last = folder / storage.LAST
         if not last.exists():
             raise FileNotFoundError(

@@ -15,13 +15,14 @@ from ..spelling import nearest as nearest
 from . import glyphs, images, mazes, omniglot
 from .augment import augment, mirror
 from .corruption import Cue, block, flips, half, noise, salt_and_pepper
-from .episodes import ClassImages, episodes
+from .episodes import ClassImages, changes, episodes
 
 __all__ = [
     "ClassImages",
     "Cue",
     "augment",
     "block",
+    "changes",
     "episodes",
     "flips",
     "half",

@@ -1,6 +1,8 @@
 """Class-indexed images, and episodes drawn from them where they lie, on the CPU or a GPU."""
 
 import dataclasses
+import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal
@@ -104,6 +106,21 @@ class ClassImages:
         size = np.repeat([count for _, count in classes], [count for _, count in classes])
         return torch.from_numpy(number).to(self.device), torch.from_numpy(size).to(self.device)
 
+    @cached_property
+    def marks(self) -> Int64[Tensor, "N 2"]:
+        """Hashes of each image's class, by its name, and of its pixels, on the CPU: `changes` compares them."""
+        names = self.labels or tuple(map(str, range(self.num_classes)))
+        kinds = np.zeros(len(self), np.int64)
+        for name, start, count in zip(names, self.start.tolist(), self.count.tolist(), strict=True):
+            kinds[start : start + count] = _hash(name.encode("utf-8", "surrogateescape"))
+        pixels = np.array([_hash(image.tobytes()) for image in self.pixels.cpu().numpy()], np.int64)
+        return torch.from_numpy(np.stack([kinds, pixels.reshape(-1)], 1))
+
+    @cached_property
+    def different(self) -> int:
+        """How many different images there are; copies are one."""
+        return len(self.marks[:, 1].unique())
+
     def check_classes(self, classes: int | None) -> None:
         """Check that there are so many classes."""
         if classes is not None and classes > self.num_classes:
@@ -148,6 +165,36 @@ class ClassImages:
         """Give images by number: binary as 0. or 1., others as v/128 − 1 on [−1, 1)."""
         x = self.pixels[index].float()
         return x if self.binary else x / 128 - 1
+
+
+def _hash(data: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big", signed=True)
+
+
+def changes(then: Int64[Tensor, "N 2"], now: Int64[Tensor, "M 2"]) -> str:
+    """What has become of images since `ClassImages.marks` were taken of them; empty if nothing has.
+
+    One that went and one that came in the same class are one that changed. Classes may have other names.
+    """
+    old, new = then.tolist(), now.tolist()
+    parts = [marks[:, 0].unique_consecutive(return_counts=True)[1].tolist() for marks in (then, now)]
+    if parts[0] == parts[1] and bool((then[:, 1] == now[:, 1]).all()):
+        return ""
+    gone = _beyond(old, new)
+    came = _beyond(new, old)
+    changed = (gone & came).total()
+    counts = {"added": came.total() - changed, "removed": gone.total() - changed, "changed": changed}
+    said = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return said or "the same images in other classes or in another order"
+
+
+def _beyond(some: list[list[int]], others: list[list[int]]) -> Counter[int]:
+    """The classes of those images that the others do not have, or not as often."""
+    left, found = Counter(pixels for _, pixels in others), Counter[int]()
+    for kind, pixels in some:
+        found[kind] += left[pixels] < 1
+        left[pixels] -= 1
+    return found
 
 
 def episodes(

@@ -10,10 +10,13 @@ TFRecords, as TensorFlow Datasets writes them (dmlab): files with .tfrecord in t
 messages with an encoded `image` and, for its class, a `label`; without it each image is a class of its own.
 Videos in folders train/ and test/, and TFRecords named …-train.tfrecord… and …-test.tfrecord…, are split as these
 say; others beside them are left out.
+
+Other images are split by hashes, so that images that come or go leave the others where they are: ten classes or
+more by their names, fewer by the content of each image, and images that are classes of their own by their content.
 """
 
 import contextlib
-import functools
+import hashlib
 import io
 import os
 import re
@@ -21,16 +24,20 @@ import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngInfo
 
-from ..files import check_size, line, npz
+from ..files import FREE, check_size, line, npz
 from ..progress import bar
 from .episodes import ClassImages
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
+# Kinds of files that are read, whatever their names say: Pillow knows others, and starts a program for some.
+KINDS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 # Kinds of files whose pictures are the frames of one; in a TIFF or a JPEG they are something else.
 MOVING = ("GIF", "PNG", "WEBP")
 # Kinds of files that browsers show.
@@ -39,10 +46,17 @@ WEB = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 FEW = 10
 # Pixels of one image that are resized to; Pillow takes about as many for a trap.
 MOST = 10**8
+# Passes over a progressive JPEG: encoders make about 10. A pass over 16 million pixels takes 40 bytes and 10 ms,
+# and nothing interrupts it, so that a file of 160 kB would take 40 s.
+SCANS = 32
+# What begins a part of a JPEG. In its data, 255 is followed by 0 or by a marker that restarts the decoder.
+MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
+# Colour profiles in a PNG, of which one is allowed: Pillow unpacks them all, each to as much as 1 MB.
+PROFILES = 10
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# An image (height, width, 1 or 3), the name of its class, and where it was found.
-Found = tuple[Array, str, str]
+# An image (height, width, 1 or 3), its place in a split by content, the name of its class, and where it was found.
+Found = tuple[Array, float, str, str]
 SOURCES = "a folder or file of images, an .npy or .npz file, or TFRecords"
 
 
@@ -60,9 +74,9 @@ def load(
     size: side, or (height, width), to resize to, cut to the middle if the proportions differ; without it all must
     be of one size. invert: black becomes white. binary: values of at least this share of white become 1, the others
     0 (True: 0.5); None keeps grey or colour, except for arrays that hold only 0 and 1. channels: 1 or 3; None keeps
-    colour where there is any. holdout: the share kept for the test split: of classes, or, of fewer than 10 classes,
-    of the images of each; not asked for where the files say themselves what is for tests. Transparent parts are
-    white.
+    colour where there is any. holdout: the share kept for the test split, about: of classes, or, of fewer than 10
+    classes, of images; not asked for where the files say themselves what is for tests. Transparent parts are white.
+    Image files that cannot be read are left out, with a warning that lists them; an error if none can.
     """
     if path is None:
         raise ValueError(f"path: expected {SOURCES}, got none")
@@ -75,23 +89,37 @@ def load(
     if not path.is_dir() and not path.is_file():
         raise FileNotFoundError(f"{path}: expected {SOURCES}, got no such file")
     if path.is_dir() or is_frames(path):
-        pixels, labels, ready = _files(path, wanted, depth, split)
+        pixels, classes, ready = _files(path, wanted, depth, split)
     else:
-        pixels, labels, bits = _array_file(path, wanted, depth)
+        pixels, classes, bits = _array_file(path, wanted, depth)
         if bits and binary is None and pixels.shape[1] == 1:
             threshold = 0.5
     if invert:
         pixels = 255 - pixels
     if threshold is not None:
         pixels = (pixels >= threshold * 255).astype(np.uint8)
-    chosen = np.arange(len(labels)) if ready else _split(path, labels, split, holdout)
+    chosen = np.arange(len(pixels)) if ready else _split(path, classes, split, holdout)
     return ClassImages.from_labels(
-        pixels[chosen], labels[chosen], binary=threshold is not None, name=_shown(Path(path.name)), split=split
+        pixels[chosen],
+        classes.labels[chosen],
+        binary=threshold is not None,
+        name=_shown(Path(path.name)),
+        split=split,
     )
 
 
-def pictures(paths: Sequence[str | os.PathLike[str]], shape: tuple[int, int, int]) -> tuple[list[str], Array]:
-    """Read image files, and those in folders, as uint8 (N, *shape), with their names; of one that moves, its start.
+class Pictures(NamedTuple):
+    """Pictures of one size, and where they are."""
+
+    pixels: Array
+    """uint8 (N, channels, height, width)."""
+    paths: list[Path]
+    left_out: dict[Path, str]
+    """What could not be read, and why."""
+
+
+def pictures(paths: Sequence[str | os.PathLike[str]], shape: tuple[int, int, int]) -> Pictures:
+    """Read image files, and those in folders; of one that moves, its start. What cannot be read is left out.
 
     shape: (channels, height, width) to bring each to, cut to the middle if the proportions differ.
     """
@@ -111,8 +139,46 @@ def pictures(paths: Sequence[str | os.PathLike[str]], shape: tuple[int, int, int
     if not found:
         raise ValueError("images: expected at least one picture, got none")
     _room(found[0], len(found), height, width, channels)
-    read = [_fit(next(_pictures(path, path))[0], (height, width), channels) for path in found]
-    return [_shown(Path(path.name)) for path in found], np.stack(read).transpose(0, 3, 1, 2)
+    read: dict[int, Array] = {}
+    faults: dict[Path, Exception] = {}
+    for number, path in enumerate(found):
+        try:
+            read[number] = _fit(next(_pictures(path, path))[0], (height, width), channels)
+        except (ValueError, OSError) as error:
+            faults[path] = error
+    if not read:
+        raise _none_of(faults)
+    left_out = {path: _why(path, error) for path, error in faults.items()}
+    return Pictures(np.stack([*read.values()]).transpose(0, 3, 1, 2), [found[i] for i in read], left_out)
+
+
+def names(paths: Sequence[Path]) -> list[str]:
+    """What to call files so that none is taken for another: their paths below the folder that holds them all."""
+    whole = [Path(os.path.abspath(path)) for path in paths]
+    common = os.path.commonpath([path.parent for path in whole])
+    return [_shown(path.relative_to(common)) for path in whole]
+
+
+def ink_of(levels: Array, ink: str = "auto") -> tuple[Array, str]:
+    """The share of ink in each pixel of one picture (uint8), and whether its ink is dark or light.
+
+    ink: dark, light, or auto: whatever there is less of.
+    """
+    light = levels / np.float32(255)
+    ink = ("dark" if float(light.mean()) > 0.5 else "light") if ink == "auto" else ink
+    return (1 - light if ink == "dark" else light), ink
+
+
+def _none_of(faults: dict[Path, Exception]) -> Exception:
+    """The error where no file could be read: the first one's, and how many there are."""
+    first, *more = faults.values()
+    kind = type(first) if isinstance(first, OSError) else ValueError
+    return kind(f"{first}; the other {len(more)} cannot be read either") if more else first
+
+
+def _why(path: Path, error: Exception) -> str:
+    """What was wrong with a file, without its name."""
+    return line(error).removeprefix(f"{path}: ").replace(f" {str(path)!r}", "")
 
 
 def _threshold(binary: float | bool | None, channels: int | None) -> float | None:
@@ -164,8 +230,20 @@ def _has_video(path: Path) -> bool:
     return "video.npy" in names and "images.npy" not in names
 
 
-def _files(root: Path, size: tuple[int, int] | None, channels: int | None, split: str) -> tuple[Array, Array, bool]:
-    """Read the files below a folder, or one: uint8 (N, channels, height, width), labels, and if this is the split.
+class Classes(NamedTuple):
+    """What each of N images belongs to, and what its side of the split is chosen by."""
+
+    labels: Array
+    alone: Array
+    """Whether the class is the image's own file: nobody gave it one."""
+    content: Array
+    """A number in [0, 1) for each picture, the same for copies of it."""
+
+
+def _files(
+    root: Path, size: tuple[int, int] | None, channels: int | None, split: str
+) -> tuple[Array, Classes, bool]:
+    """Read the files below a folder, or one: uint8 (N, channels, height, width), classes, and if this is the split.
 
     All are of one kind: image files, or else TFRecords, or else videos.
     """
@@ -177,7 +255,11 @@ def _files(root: Path, size: tuple[int, int] | None, channels: int | None, split
         own = {name: [path for path in paths if _own_split(path) == name] for name in ("train", "test")}
         ready = all(own.values())
         chosen = own[split] if ready else paths
-        return *_stack(root, read(root, chosen, functools.partial(_fit, size=size, channels=channels))), ready
+
+        def fit(picture: Image.Image) -> tuple[Array, float]:
+            return _fit(picture, size, channels), _content(np.asarray(picture))
+
+        return *_stack(root, read(root, chosen, fit)), ready
     raise ValueError(
         f"{root}: expected image files ({', '.join(SUFFIXES)}), videos (.npz) or TFRecords (.tfrecord), got none, "
         f"in sub-folders neither"
@@ -192,12 +274,14 @@ def _own_split(path: Path) -> str | None:
     return path.parts[0] if is_video(path) and len(path.parts) > 1 else None
 
 
-def _stack(root: Path, found: Iterator[Found]) -> tuple[Array, Array]:
-    """Gather images of one size, as many as there is room for: uint8 (N, channels, height, width), and labels."""
+def _stack(root: Path, found: Iterator[Found]) -> tuple[Array, Classes]:
+    """Gather images of one size, as many as there is room for: uint8 (N, channels, height, width), and classes."""
     images: list[Array] = []
     labels: list[str] = []
+    alone: list[bool] = []
+    content: list[float] = []
     first = ""
-    for image, label, where in found:
+    for image, number, label, where in found:
         first = first or where
         if images and image.shape[:2] != images[0].shape[:2]:
             raise ValueError(
@@ -207,16 +291,18 @@ def _stack(root: Path, found: Iterator[Found]) -> tuple[Array, Array]:
         _room(root, len(images) + 1, *image.shape)
         images.append(image)
         labels.append(label)
+        alone.append(label == where)
+        content.append(number)
     if not images:
         raise ValueError(f"{root}: expected images, got files that hold none")
     depth = max(image.shape[2] for image in images)
     pixels = np.empty((len(images), depth, *images[0].shape[:2]), np.uint8)
     for place, image in zip(pixels, images, strict=True):
         place[:] = image.transpose(2, 0, 1)  # grey among colours becomes colour
-    return pixels, np.array(labels)
+    return pixels, Classes(np.array(labels), np.array(alone), np.array(content))
 
 
-Fit = Callable[[Image.Image], Array]
+Fit = Callable[[Image.Image], tuple[Array, float]]
 
 
 def _base(root: Path) -> Path:
@@ -231,14 +317,29 @@ def _read_images(root: Path, paths: list[Path], fit: Fit) -> Iterator[Found]:
             f"{root}: expected images either in it or in its sub-folders (classes), got both: {loose[0]} and "
             f"{next(path for path in paths if len(path.parts) > 1)}; move one of them"
         )
+    faults: dict[Path, Exception] = {}
     with bar(f"reading {root.name}", len(paths)) as step:
         for path in paths:
-            place = _base(root) / path
-            for picture, frames in _pictures(place, place):
-                image = fit(picture)
-                _room(root, max(len(paths), frames), *image.shape)
-                yield image, _shown(path if loose or frames > 1 else path.parent), str(path)
+            place, some = _base(root) / path, []
+            try:
+                for picture, frames in _pictures(place, place):
+                    some.append(fit(picture))
+                    _room(root, max(len(paths), frames), *some[0][0].shape)
+            except TooMuch:
+                raise
+            except (ValueError, OSError) as error:
+                faults[place] = error
+            else:
+                label = _shown(path if loose or len(some) > 1 else path.parent)
+                yield from ((*one, label, _shown(path)) for one in some)
             step(1)
+    if len(faults) == len(paths):
+        raise _none_of(faults)
+    if faults:
+        listed = "; ".join(
+            f"{_shown(path.relative_to(_base(root)))}: {_why(path, e)}" for path, e in faults.items()
+        )
+        warnings.warn(f"{root}: {len(faults)} of {len(paths)} files left out: {listed}", stacklevel=2)
 
 
 def _read_videos(root: Path, paths: list[Path], fit: Fit) -> Iterator[Found]:
@@ -248,7 +349,7 @@ def _read_videos(root: Path, paths: list[Path], fit: Fit) -> Iterator[Found]:
             place = _base(root) / path
             for frame in _bytes(place, npz(place, ("video",))["video"], bits=False):
                 picture = Image.fromarray(frame[..., 0] if frame.shape[-1] == 1 else frame)
-                yield fit(picture), _shown(path), str(path)
+                yield *fit(picture), _shown(path), _shown(path)
             step(1)
 
 
@@ -273,7 +374,7 @@ def _read_records(root: Path, paths: list[Path], fit: Fit) -> Iterator[Found]:
                     )
                 picture, _ = next(_pictures(io.BytesIO(data[0]), place))
                 where = f"{_shown(path)}: record {number}"
-                yield fit(picture), _label(label[0]) if label else where, where
+                yield *fit(picture), _label(label[0]) if label else where, where
                 step(len(record) + 16)
 
 
@@ -301,17 +402,21 @@ def _find(root: Path) -> Iterator[Path]:
             path = Path(place, name)
             if name.startswith(".") or not (is_image(path) or is_records(path) or is_video(path)):
                 continue
-            if path.is_symlink() and not path.exists():
-                raise FileNotFoundError(f"{path}: a link to {os.readlink(path)}, which is not there")
-            if path.is_file():
+            if path.is_file() or (
+                path.is_symlink() and not path.exists()
+            ):  # what is missing is said when it is read
                 yield path.relative_to(root)
+
+
+class TooMuch(ValueError):
+    """Images that there is no room for."""
 
 
 def _room(path: Path, count: int, height: int, width: int, channels: int) -> None:
     try:
         check_size(count * height * width * channels)
     except ValueError as error:
-        raise ValueError(
+        raise TooMuch(
             f"{path}: {count} images of {height}×{width} (height × width): {error}; a smaller size=… reduces them"
         ) from None
 
@@ -325,18 +430,83 @@ def _by(image: Array) -> str:
     return f"{image.shape[0]}×{image.shape[1]} (height × width)"
 
 
-def _pictures(file: Path | io.BytesIO, where: Any) -> Iterator[tuple[Image.Image, int]]:
-    """Read an image file, or frame by frame one that moves, as "L" or "RGB"; with each, the number of frames."""
+def _pictures(file: Path | io.BytesIO, where: Any, pixels: int | None = None) -> Iterator[tuple[Image.Image, int]]:
+    """Read an image file, or frame by frame one that moves, as "L" or "RGB"; with each, the number of frames.
+
+    pixels: how many there may be in all frames together; those of a GIF may be larger than the first.
+    """
+    if isinstance(file, Path) and file.is_symlink() and not file.exists():
+        raise FileNotFoundError(f"{where}: a link to {os.readlink(file)}, which is not there")
+    done = 0
     with _reading(where):
-        image = Image.open(file)
+        image = Image.open(file, formats=KINDS)
         frames = getattr(image, "n_frames", 1) if image.format in MOVING else 1
     with image:
+        if _is_sheet(image):
+            raise ValueError(f"{where}: a sheet of pictures that kanerva wrote")
         for number in range(frames):
             with _reading(where):
+                _check_scans(image)
                 if number:
                     image.seek(number)
-                picture = _flat(ImageOps.exif_transpose(image))
+                if pixels is not None and (done := done + image.width * image.height) > pixels:
+                    raise ValueError(f"expected at most {pixels:,} pixels in all {frames} frames")
+                samples = _samples(image)
+                picture = _flat(ImageOps.exif_transpose(image), samples)
             yield picture, frames
+
+
+def _check_scans(image: Image.Image) -> None:
+    """Refuse a JPEG that passes over its picture again and again; before it is decoded."""
+    if isinstance(image, JpegImageFile) and image.fp is not None:
+        place = image.fp.tell()
+        image.fp.seek(0)
+        found = scans(image.fp.read(FREE))
+        image.fp.seek(place)
+        if found > SCANS:
+            raise ValueError(
+                f"a JPEG of more than {SCANS} passes; usual cause: a file made to keep its reader busy"
+            )
+
+
+def scans(data: bytes) -> int:
+    """How often a JPEG passes over its first picture; no further than one more than SCANS.
+
+    Goes from part to part as libjpeg does, so that thumbnails and notes, which are parts, are passed over.
+    """
+    count, at = 0, 2
+    while count <= SCANS and (found := MARKER.search(data, at)):
+        at, code = found.end(), data[found.end() - 1]
+        if code == 0xD9:  # the end of the picture
+            break
+        count += code == 0xDA
+        if code != 0xD8:  # the beginning, which has no length; what is too short has its length alone
+            at += max(int.from_bytes(data[at : at + 2], "big"), 2)
+    return count
+
+
+def write_sheet(sheet: Image.Image, file: BinaryIO) -> None:
+    """Write a sheet of pictures as PNG, with a mark that keeps it from being read as one more picture."""
+    note = PngInfo()
+    note.add_text("Software", _mark(sheet))
+    sheet.save(file, "png", pnginfo=note)
+
+
+def is_sheet(path: Path) -> bool:
+    """Whether a file is a sheet that `write_sheet` wrote."""
+    try:
+        with Image.open(path, formats=("PNG",)) as image:
+            return _is_sheet(image)
+    except Exception:  # of no picture, or a damaged one
+        return False
+
+
+def _is_sheet(image: Image.Image) -> bool:
+    return image.format == "PNG" and image.info.get("Software") == _mark(image)
+
+
+def _mark(image: Image.Image) -> str:
+    return f"kanerva, a sheet of {image.width} by {image.height}"  # a part cut out of it is a picture again
 
 
 @contextlib.contextmanager
@@ -344,6 +514,7 @@ def _reading(where: Any) -> Iterator[None]:
     """Say of which file it was that Pillow could not read something."""
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one for each odd part of a file
             # Pillow's own limit on pixels: a warning, and at twice as many an error
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             yield
@@ -357,21 +528,69 @@ def _reading(where: Any) -> Iterator[None]:
         raise ValueError(f"{where}: expected an image, but it cannot be read ({line(error)})") from error
 
 
-def _flat(image: Image.Image) -> Image.Image:
+class Samples(NamedTuple):
+    """The samples of an image file, which Pillow's mode does not tell."""
+
+    most: int
+    """The largest value that they can have."""
+    inverted: bool
+    """Whether the largest value is black, where Pillow leaves it so."""
+    reduced: bool
+    """Whether Pillow cuts colours of 16 bits to 8."""
+
+
+def _samples(image: Image.Image) -> Samples:
+    """The samples of an image file; before it is loaded, which forgets them."""
+    tile, tags = getattr(image, "tile", None), getattr(image, "tag_v2", {})
+    raw = str(tile[0][3]) if tile else ""
+    wide = image.mode.startswith("I")
+    bits = re.search(r"[IL];(\d+)[A-Z]*?(S?)\b", raw)  # such as I;16BS, signed
+    most = 2 ** (int(bits[1]) - len(bits[2])) - 1 if bits else 65535 if wide else 255
+    with contextlib.suppress(TypeError, ValueError):
+        said = tags.get(281, ())  # MaxSampleValue
+        most = max(1, int(max(said) if isinstance(said, tuple) else said)) if said and wide else most
+    return Samples(most, wide and tags.get(262) == 0, image.format in ("PNG", "TIFF") and ";16" in raw and not wide)
+
+
+def _flat(image: Image.Image, samples: Samples) -> Image.Image:
     """Bring any kind of image to grey ("L") or colour ("RGB") of 8 bits, on white where it is transparent."""
-    if image.mode.startswith("I"):  # 16 bits, which Pillow would cut off instead of scaling
-        values = np.asarray(image).astype(np.int64)
-        return Image.fromarray((np.clip(values, 0, 65535) // 257).astype(np.uint8))
     if image.mode == "F":
         raise ValueError("floating point pixels, whose range is not known; save it as 8 or 16 bits, or as an array")
-    if image.mode in ("1", "L"):
-        return image.convert("L")
-    if image.mode in ("LA", "La", "RGBA", "RGBa", "PA") or "transparency" in image.info:
-        clear = image.convert("RGBA")
+    clear = image.info.get("transparency")
+    if image.mode in ("1", "L") or image.mode.startswith("I"):
+        values = np.asarray(image.convert("L") if image.mode == "1" else image).astype(np.int64)
+        levels = values
+        if image.mode.startswith("I"):
+            values = values % 2**32 if samples.most > 2**31 else values
+            _check_range(int(values.min()), int(values.max()), samples.most)
+            levels = values * 255 // samples.most
+            levels = 255 - levels if samples.inverted else levels
+        elif isinstance(clear, int):
+            clear = clear * 255 // samples.most  # Pillow has scaled the pixels alone
+        if isinstance(clear, int):
+            levels = np.where(values == clear, 255, levels)
+        return Image.fromarray(levels.astype(np.uint8))
+    if samples.reduced and isinstance(clear, tuple):
+        image.info["transparency"] = tuple(value >> 8 for value in clear)
+    if image.mode in ("LA", "La", "RGBA", "RGBa", "PA") or clear is not None:
+        whole = image.convert("RGBA")
         ground = Image.new("RGBA", image.size, "white")
-        ground.alpha_composite(clear)
-        return ground.convert("L" if image.mode in ("LA", "La") else "RGB")
-    return image.convert("RGB")
+        ground.alpha_composite(whole)
+        flat, seen = ground.convert("L" if image.mode in ("LA", "La") else "RGB"), whole.convert("RGB")
+    else:
+        flat = seen = image.convert("RGB")
+    if samples.reduced:
+        _check_range(0, int(np.asarray(seen).max()), 255)
+    return flat
+
+
+def _check_range(low: int, high: int, most: int) -> None:
+    """Refuse samples of more than 8 bits that cannot be meant to reach from black to white."""
+    if low < 0 or high > most or 0 < high < most // 4:
+        raise ValueError(
+            f"values from {low:,} to {high:,} where white is {most:,}, so that their range is not known; usual "
+            f"cause: fewer bits than the file says, such as 12 in 16; save it with 8 bits, or as an array"
+        )
 
 
 def from_bytes(
@@ -382,6 +601,8 @@ def from_bytes(
     Refused before anything is decoded: a kind of file that browsers do not show, more than so many `frames`, or
     more than so many `pixels` in all of them.
     """
+    if data.count(b"iCCP") > PROFILES:
+        raise ValueError(f"{where}: expected an image with one colour profile, got more than {PROFILES}")
     try:
         with _reading(where), Image.open(io.BytesIO(data), formats=WEB) as image:
             wide, tall = image.size
@@ -396,7 +617,7 @@ def from_bytes(
     if wide * tall * count > pixels:
         times = f"{count} × " if count > 1 else ""
         raise ValueError(f"{where}: expected at most {pixels:,} pixels, got {times}{wide:,} × {tall:,}")
-    for picture, _ in _pictures(io.BytesIO(data), where):
+    for picture, _ in _pictures(io.BytesIO(data), where, pixels):
         yield _fit(picture, size, channels)
 
 
@@ -412,22 +633,24 @@ def _fit(image: Image.Image, size: tuple[int, int] | None, channels: int | None)
     return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _array_file(path: Path, size: tuple[int, int] | None, channels: int | None) -> tuple[Array, Array, bool]:
+def _array_file(path: Path, size: tuple[int, int] | None, channels: int | None) -> tuple[Array, Classes, bool]:
     """Read an .npy or .npz file; say also whether it holds nothing but 0 and 1."""
     array, labels = _arrays(path)
     bits = array.dtype == bool or (array.dtype == np.uint8 and array.size > 0 and int(array.max()) <= 1)
     images = _bytes(path, array, bits)
+    content = np.array([_content(image) for image in images])
     if size is not None or (channels is not None and channels != images.shape[-1]):
         height, width = size or images.shape[1:3]
         _room(path, len(images), height, width, channels or images.shape[-1])
         images = np.stack(
             [_fit(Image.fromarray(i[..., 0] if i.shape[-1] == 1 else i), size, channels) for i in images]
         )
+    alone = np.full(len(images), labels is None)
     if labels is None:
         labels = np.arange(len(images))
     if labels.shape != (len(images),):
         raise ValueError(f"{path}: expected one label for each of {len(images)} images, got shape {labels.shape}")
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels, bits
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), Classes(labels, alone, content), bits
 
 
 def _arrays(path: Path) -> tuple[Array, Array | None]:
@@ -460,27 +683,35 @@ def _bytes(path: Path, array: Array, bits: bool) -> Array:
     return np.round(array * 255).astype(np.uint8)
 
 
-def _split(path: Path, labels: Array, split: str, holdout: float) -> Array:
-    """Choose the images of a split, by a fixed permutation of classes, or of the images of each class if few."""
-    random = np.random.default_rng(0)
-    kinds, inverse, count = np.unique(labels, return_inverse=True, return_counts=True)
+def _place(data: bytes) -> float:
+    """Where something lies on [0, 1), by its hash."""
+    return int.from_bytes(hashlib.sha256(data).digest()[:6], "big") / 2**48
 
-    def last(n: int) -> Array:
-        """Of n things in random order, hold out the last: a share, but at least one of two."""
-        held = min(max(round(holdout * n), 1), n - 1) if holdout else 0
-        return random.permutation(n)[n - held :]
 
-    test = np.zeros(len(labels), bool)
-    if len(kinds) >= FEW or count.max() == 1:
-        test = np.isin(inverse, last(len(kinds)))
-    else:
-        for kind in range(len(kinds)):
-            members = np.flatnonzero(inverse == kind)
-            test[members[last(len(members))]] = True
-    chosen = np.flatnonzero(test == (split == "test"))
+def _content(picture: Array) -> float:
+    """The place of a picture by its content; grey that is written as colour is the same picture."""
+    if picture.ndim == 3 and bool((picture == picture[..., :1]).all()):
+        picture = picture[..., 0]
+    return _place(str(picture.shape).encode() + np.ascontiguousarray(picture).tobytes())
+
+
+def _split(path: Path, classes: Classes, split: str, holdout: float) -> Array:
+    """Choose the images of a split by their places, so that images that come or go leave the others where they are.
+
+    Ten classes or more have the places of their names, or, where a class is a file, of its first picture. Of fewer
+    classes each image has its own. At least one place is held out, and one is not.
+    """
+    labels, alone, places = classes
+    kinds, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    if len(kinds) >= FEW:
+        names = np.array([_place(str(kind).encode()) for kind in kinds])
+        places = np.where(alone[first], places[first], names)[inverse]
+    some = np.unique(places)
+    bound = min(max(holdout, np.nextafter(some[0], 1)), some[-1]) if holdout and len(some) > 1 else 0
+    chosen = np.flatnonzero((places < bound) == (split == "test"))
     if not len(chosen):
         raise ValueError(
             f"{path}: expected images for the test split, but none is held out of {len(labels)} in {len(kinds)} "
-            f"classes with holdout={holdout}; it takes a holdout above 0 and at least two images"
+            f"classes with holdout={holdout}; it takes a holdout above 0 and at least two different images"
         )
     return chosen

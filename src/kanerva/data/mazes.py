@@ -201,7 +201,7 @@ def _deal(textures: Array, rooms: int, random: np.random.Generator) -> Array:
 
 
 def _texture(path: str) -> Array:
-    with Image.open(path) as file:
+    with Image.open(path, formats=["PNG"]) as file:
         image = file.convert("RGBA" if "transparency" in file.info else "RGB")
         # What they have for transparency says where a surface shines, and is left out.
         return np.asarray(image.convert("RGB").resize((TEXELS, TEXELS), Image.Resampling.BOX))

@@ -200,7 +200,7 @@ def _raw(source: Path, name: str, length: int, read: Callable[[], bytes]) -> Arr
         data = io.BytesIO(read())
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the size is looked at next
-            with Image.open(data) as image:
+            with Image.open(data, formats=["PNG"]) as image:
                 size = image.size
                 ink = np.asarray(image.convert("L")) < 128 if size == (RAW, RAW) else None
     except PermissionError:

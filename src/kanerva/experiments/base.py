@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import hashlib
-import json
 import math
 import platform
 import re
@@ -20,7 +19,7 @@ from torch import Tensor
 from .. import __version__, checks, plain, storage
 from ..data import ClassImages
 from ..distributed import choose
-from ..files import atomic_write, check_writable
+from ..files import atomic_write, check_writable, contents
 from ..models import Model, Recall
 from ..progress import bar
 from ..streams import say
@@ -37,7 +36,7 @@ class Experiment:
 
     checkpoint: tuple[str, ...] = ("omniglot",)
     """Models, one after another: checkpoints, folders of runs, pretrained models (mazes, omniglot, omniglot-new),
-    or nearest (no training)."""
+    or models without training (nearest, hopfield, hopfield:CHECKPOINT)."""
     dataset: str | None = None
     """Other images than those it was trained on: glyphs, omniglot, mazes or a path."""
     data_dir: str | None = None
@@ -105,6 +104,8 @@ class Experiment:
         device = choose(work.device)
         found = sources(work.checkpoint, work.dataset, work.data_dir, work.NEEDS, work.NAME)
         path, flags = work.place(), work.settings()
+        if path.exists() and not path.is_file():
+            raise OSError(f"{path}: expected the name of a file, which is read again, got a device or a folder")
         if not work.overwrite:
             keep(path, {"config": flags, "smoke": work.smoke, "models": [origin(*one) for one in found]})
         check_writable(path)
@@ -158,9 +159,9 @@ def keep(path: Path, planned: dict[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = plain.loads(contents(path))
         then, now = made_with(found), made_with(plain.finite(planned))
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise FileExistsError(
             f"{path}: is no readable file of results; --overwrite replaces it, --out names another place"
         ) from None

@@ -53,7 +53,7 @@ class Rivals(Experiment):
 
     checkpoint: tuple[str, ...] = ("omniglot", "hopfield:omniglot", "hopfield", "nearest")
     """Models, one after another: checkpoints, folders of runs, pretrained models (mazes, omniglot, omniglot-new),
-    or nearest (no training)."""
+    or models without training (nearest, hopfield, hopfield:CHECKPOINT)."""
     lengths: tuple[int, ...] = (32, 64, 96, 200)
     """Images to store in one memory."""
     budgets: tuple[int, ...] = (1_000, 2_000, 4_200, 8_000, 16_000)

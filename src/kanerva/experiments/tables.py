@@ -6,6 +6,8 @@ import textwrap
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeGuard
 
+from ..streams import printable
+
 HEAD = 12
 """Characters that a head may have, if its cells have fewer, before it is wrapped."""
 
@@ -29,9 +31,9 @@ class Table(NamedTuple):
 
     def lines(self) -> str:
         """The table for a terminal: columns in line, and heads that are much wider than their cells wrapped."""
-        rows = self.text().rows
+        rows = [[printable(cell) for cell in row] for row in self.text().rows]
         width = [max([HEAD, *map(len, cells)]) for cells in zip(*rows, strict=True)] or [HEAD] * len(self.head)
-        heads = [textwrap.wrap(head, room) for head, room in zip(self.head, width, strict=True)]
+        heads = [textwrap.wrap(printable(head), room) for head, room in zip(self.head, width, strict=True)]
         top = [list(row) for row in zip_longest(*heads, fillvalue="")]
         width = [max(map(len, column)) for column in zip(*top, *rows, strict=True)]
         lines = ([name.ljust(width[0]), *map(str.rjust, cells, width[1:])] for name, *cells in [*top, *rows])

@@ -33,6 +33,11 @@ NUMBA, TRITON = (importlib.util.find_spec(name) is not None for name in ("numba"
 C_COMPILER = any(map(shutil.which, filter(None, (os.environ.get("CC"), "cc", "gcc", "clang"))))
 
 
+# Where a write takes a variance of the memory down to less than 1/FAR, float32 has lost three of its seven digits.
+# Trained models come to 60, an untrained layer on vectors of its `scale` to 250.
+FAR = 1e3
+
+
 class WriteResult(NamedTuple):
     """What a write leaves: memory and weights, and what KL(M) and reads need, so that they factor nothing."""
 
@@ -71,7 +76,9 @@ def write(
     """Write an episode as `memory.write` does [alg. 1], by the fastest backend that can, or by the one named.
 
     The gradient of U is its symmetric part. All but the reference can be differentiated once. No backend knows of
-    masks: a code of zeros, which `memory.masked` puts there, changes nothing.
+    masks: a code of zeros, which `memory.masked` puts there, changes nothing. Do not ask for more rows than a code
+    (or its key) has numbers: see `memory.write`. Where a float32 write takes a variance of the memory down to a
+    thousandth, and values may be looked at (see `kanerva.checks`), the episode is written in float64: README.md.
     """
     _, state, w, _ = _write(state, memory.masked(z, mask), noise_var, iterations, block, backend, keys)
     return state, w
@@ -97,8 +104,7 @@ def write_and_invert(
     """
     name, after, w, s = _write(state, memory.masked(z, mask), noise_var, iterations, block, backend, keys)
     if s is None:
-        L0, L = (linalg.cholesky(linalg.symmetric(x), "U") for x in (state.U, after.U))
-        log_det = linalg.log_det(L) - linalg.log_det(L0)
+        log_det = _log_det(state.U, w, noise_var)
     else:
         each = _scalar(noise_var, s).log() - s.log()
         log_det = (each if mask is None else torch.where(mask, each, 0)).sum(-1)
@@ -198,15 +204,46 @@ def _write(
     checks.keys(keys, state)
     name = choose(job(state, z, noise_var, iterations, block, keys), backend)[0]
     if name == "reference":
-        return name, *memory.write(state, z, noise_var, iterations, block, keys=keys), None
-    before, state = state, MemoryState(*linalg.broadcast(state, z))
-    batch = state.R.shape[:-2]
-    codes = z.expand(*batch, *z.shape[-2:])
-    flat = MemoryState(*map(_flat, state))
-    after, w, s = _module(name).write(flat, _flat(codes), _scalar(noise_var, z), keys)
-    R, U, w, s = (x.reshape(*batch, *x.shape[1:]) for x in (*after, w, s))
-    checks.written(MemoryState(R, U))
-    return name, (Faded if isinstance(before, Faded) else MemoryState)(R, U), w, s
+        after, w = memory.write(state, z, noise_var, iterations, block, keys=keys)
+        s = None
+    else:
+        full = MemoryState(*linalg.broadcast(state, z))
+        batch = full.R.shape[:-2]
+        codes = z.expand(*batch, *z.shape[-2:])
+        flat = MemoryState(*map(_flat, full))
+        after, w, s = _module(name).write(flat, _flat(codes), _scalar(noise_var, z), keys)
+        R, U, w, s = (x.reshape(*batch, *x.shape[1:]) for x in (*after, w, s))
+        after = (Faded if isinstance(state, Faded) else MemoryState)(R, U)
+    if _far(state, w, s, noise_var):
+        exact = "gram" if name == "triton" else name
+        v = noise_var.double() if isinstance(noise_var, Tensor) else noise_var
+        double = state.to(torch.float64)
+        # the gradient of U is rounded to float32 once it is symmetric: not its two halves, which are far larger
+        double = double._replace(U=linalg.symmetric(double.U))
+        _, after, w, s = _write(double, z.double(), v, iterations, block, exact, keys)
+        after, w, s = after.to(z.dtype), w.to(z.dtype), s if s is None else s.to(z.dtype)
+    checks.written(after)
+    return name, after, w, s
+
+
+def _far(state: MemoryState, w: Tensor, s: Tensor | None, noise_var: Variance) -> bool:
+    """Say whether a write in float32 took a variance wᵀU w (= s − noise_var) down to less than 1/FAR of it."""
+    if w.dtype != torch.float32 or not w.numel() or not checks.deep(w):
+        return False
+    s = (w @ state.U * w).sum(-1) if s is None else s
+    return not bool(s.detach().amax() <= FAR * noise_var)  # also where it is no number any more
+
+
+def _log_det(U: Float[Tensor, "*#b K K"], w: Float[Tensor, "*b T K"], noise_var: Variance) -> Float[Tensor, "*b"]:
+    """ln det U_T − ln det U = −ln det(I + LᵀWᵀW L / noise_var) with U = L Lᵀ, in float64.
+
+    Not from U_T: where it is small, rounding has left little of it in float32, and less of its gradients.
+    """
+    L, W = linalg.cholesky(linalg.symmetric(U.double()), "U"), w.double()
+    v = noise_var.double() if isinstance(noise_var, Tensor) else noise_var
+    W = W @ L
+    B = linalg.cholesky(linalg.symmetric(linalg.ridge(W.mT @ W / v, 1.0)), "I + LᵀWᵀW L / noise_var")
+    return -linalg.log_det(B).to(w.dtype)
 
 
 def _inverse(R: Float[Tensor, "*b K C"], noise_var: Variance, name: str) -> Inverse:

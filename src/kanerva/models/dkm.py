@@ -39,7 +39,7 @@ class DKMConfig(CodecModelConfig):
     kind: ClassVar[str] = "dkm"
 
     rows: int = 32
-    """K, the rows of the memory."""
+    """K, the rows of the memory. No more than C are kept, whatever was asked for: other rows would hold nothing."""
     weights: Literal["isotropic", "full"] = "isotropic"
     """Covariance of q(w): one learned variance (the paper), or the exact posterior's times a learned scale."""
     read_noise: Literal["shared", "own", "image"] = "shared"
@@ -56,6 +56,7 @@ class DKMConfig(CodecModelConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.fields(self, rows=1, iterations=1, block=1)
+        object.__setattr__(self, "rows", min(self.rows, self.code))
 
 
 class Cue(NamedTuple):
@@ -347,9 +348,12 @@ class DKM(CodecModel, Parameters):
 
     @classmethod
     def says(cls, config: DKMConfig, device: str, write: str) -> str:
-        """How the memory is written on a device, and why so."""
+        """How the memory is written on a device, and why so; and that it has no more rows, if it could not."""
         job = kernels.Job(device, torch.float32, config.rows, config.code, config.iterations, config.block)
-        return "write: {} ({})".format(*kernels.choose(job, write))
+        said = "write: {} ({})".format(*kernels.choose(job, write))
+        if config.rows < config.code:
+            return said
+        return f"{said}; {config.rows} rows, as many as a code has numbers: more would hold nothing"
 
     @torch.no_grad()
     def _begin_as_vae(self) -> None:
@@ -357,10 +361,7 @@ class DKM(CodecModel, Parameters):
 
         With weights full, q(w) in a blank memory is then N(mean, var) of these numbers, and reads are w: a VAE.
         """
-        C = self.config.code
-        nn.init.normal_(self.R0, std=1 / math.sqrt(C))  # of rows beyond C
-        n = min(self.R0.shape)
-        self.R0[:n] = torch.eye(C)[:n]
+        self.R0.copy_(torch.eye(self.config.code)[: self.config.rows])
         self.log_noise_var.fill_(GENTLE)
         if self.config.weights == "full":
             self.log_weight_var.zero_()

@@ -16,7 +16,6 @@ from torch import Tensor
 from .. import data
 from ..data import ClassImages, corruption
 from ..experiments.basins import MARGIN, landscape, through
-from ..memory import MemoryState
 from ..models import DKM
 from ..recall.frame import Contents
 from ..recall.methods import Descent
@@ -129,12 +128,14 @@ def write(session: Session, body: Body, job: Job) -> dict[str, Any]:
         came = len(texts) if isinstance(texts, list) else "none"
         raise ValueError(f"images: expected 1 to {room} more in a memory of at most {LENGTH}, got {came}")
     labels = labels if isinstance(labels, list) and len(labels) == len(texts) else [""] * len(texts)
+    # half of a character, which a browser may send, could not be sent back
+    labels = [str(label)[:40].encode("utf-8", "replace").decode() for label in labels]
     x = torch.stack([unpack(text, session.model) for text in texts])
     start = time.perf_counter()
     session.state = session.model.write(x, session.state)
     ms = 1000 * (time.perf_counter() - start)
     session.x = torch.cat([session.x, x])
-    session.labels += [str(label)[:40] for label in labels]
+    session.labels += labels
     session.changed()
     return {**describe(session), "ms": ms}
 
@@ -369,9 +370,11 @@ def match(x: Float[Tensor, "c h w"], stored: Float[Tensor, "T c h w"], binary: b
 # Dream
 
 
-def draw(model: DKM, state: MemoryState, body: Body, job: Job, most: int = SAMPLES) -> dict[str, Any]:
-    """Samples of a memory, refined step by step."""
-    n, steps = whole(body, "n", 1, most, 8), whole(body, "steps", 1, STEPS, 15)
+def dream(session: Session, body: Body, job: Job) -> dict[str, Any]:
+    """New images from all that is stored, refined step by step."""
+    something(session)
+    model = session.model
+    n, steps = whole(body, "n", 1, SAMPLES, 8), whole(body, "steps", 1, STEPS, 15)
     method = WAYS[one_of(body, "method", WAYS)].method
     options = {"temperature": real(body, "temperature", 0, 4, 1.0)} if method == "stochastic" else {}
 
@@ -380,36 +383,29 @@ def draw(model: DKM, state: MemoryState, body: Body, job: Job, most: int = SAMPL
         job.emit(event="samples", step=number, images=images, energy=[round(float(e), 2) for e in at.energy])
 
     start = time.perf_counter()
-    model.sample(state, n, steps, generator(body), method, callback=callback, **options)
+    model.sample(session.state, n, steps, generator(body), method, callback=callback, **options)
     return {"ms": 1000 * (time.perf_counter() - start)}
 
 
-def dream(session: Session, body: Body, job: Job) -> dict[str, Any]:
-    """New images from all that is stored."""
-    something(session)
-    return draw(session.model, session.state, body, job)
-
-
 def family(sets: dict[str, ClassImages]) -> Work:
-    """New images of one class, from a few examples in a memory of their own.
-
-    A memory of four images in 32 rows reads next to nothing from most weights. So the examples are written again
-    with small random changes, as in training, until there are as many as rows.
-    """
+    """New images of one class, from a few examples in a memory of their own."""
 
     def work(session: Session, body: Body, job: Job) -> dict[str, Any]:
-        images, random = sets[one_of(body, "set", sets)], generator(body)
-        k = whole(body, "examples", 1, EXAMPLES, 4)
-        number = int(torch.randint(images.num_classes, (), generator=random))
-        count = int(images.count[number])
-        few = torch.randperm(count, generator=random)[:k] + images.start[number]
-        x = images.images(few).to(session.model.like)
+        images, random, model = sets[one_of(body, "set", sets)], generator(body), session.model
+        k, n = whole(body, "examples", 2, EXAMPLES, 4), whole(body, "n", 1, SAMPLES, 8)
+        several = (images.count > 1).nonzero()[:, 0]
+        if not len(several):
+            raise ValueError("set: expected a class of two images or more, and every image is a class of its own")
+        number = int(several[torch.randint(len(several), (), generator=random)])
+        few = torch.randperm(int(images.count[number]), generator=random)[:k] + images.start[number]
+        x = images.images(few).to(model.like)
         label = images.labels[number] if images.labels else str(number)
         job.emit(event="examples", images=[pack(one, images.binary) for one in x], label=label, number=number)
-        rows = session.model.config.rows
-        full = x.repeat(-(-rows // len(x)), 1, 1, 1)[:rows]
-        full = torch.cat([x, data.augment(full[len(x) :], images.binary, random)])
-        return {**draw(session.model, session.model.write(full), body, job), "number": number, "label": label}
+        start = time.perf_counter()
+        drawn = model.more(model.write(x), x, n, random)
+        ms = 1000 * (time.perf_counter() - start)
+        job.emit(event="samples", step=0, images=[pack(one, images.binary) for one in drawn.last])
+        return {"ms": ms, "number": number, "label": label}
 
     return work
 

@@ -4,6 +4,7 @@ import base64
 import binascii
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -47,18 +48,10 @@ def _bytes(text: Any, shape: tuple[int, int, int], name: str) -> Tensor:
 
 
 def upload(data: bytes, where: str, model: DKM, frames: int) -> list[Float[Tensor, "c h w"]]:
-    """The pictures of a file in a model's size.
-
-    For a binary model, ink is the lesser part: dark on a bright page, or bright on a dark one.
-    """
+    """The pictures of a file in a model's size; for a binary model, ink is the lesser part of each."""
     channels, height, width = model.config.image
     made = []
     for levels in images.from_bytes(data, where, (height, width), channels, PIXELS, frames):
-        x = torch.tensor(levels.transpose(2, 0, 1).copy()).to(model.like)
-        if model.config.binary:
-            light = x / 255
-            x = ((1 - light if float(light.mean()) > 0.5 else light) >= INK).to(x)
-        else:
-            x = x / 128 - 1
-        made.append(x)
+        x = images.ink_of(levels)[0] >= INK if model.config.binary else levels / np.float32(128) - 1
+        made.append(torch.tensor(x.transpose(2, 0, 1).copy()).to(model.like))
     return made

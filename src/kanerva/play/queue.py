@@ -20,6 +20,7 @@ from ..memory import MemoryState
 from ..models import DKM
 from ..recall import frame
 from ..recall.watch import watching
+from ..streams import say
 from .pictures import pack
 from .session import Inside, Session, Sessions
 
@@ -190,7 +191,7 @@ class Background:
         except Stopped:
             pass
         except Exception:
-            traceback.print_exc()
+            say(traceback.format_exc())
         inside.over = not stop.is_set()
 
 
@@ -227,5 +228,5 @@ def attempt(work: Work, session: Session, body: dict[str, Any], job: Job) -> Non
     except (ValueError, TypeError) as error:
         job.send({"event": "error", "error": str(error)})
     except Exception as error:
-        traceback.print_exc()
+        say(traceback.format_exc())
         job.send({"event": "error", "error": f"{type(error).__name__}: {error}; this was not foreseen"})

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import math
 import re
 import socket
 import threading
@@ -22,8 +23,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .. import data, models, storage, subject
+from .. import data, models, plain, storage, subject
 from ..data import ClassImages, mazes, omniglot
 from ..models import DKM
 from . import panels
@@ -52,8 +54,8 @@ SPARE = 64 * 1024
 # Threads for what searches a memory (seconds), for what makes steps, for what takes milliseconds, and for uploads,
 # which may take a second to decode.
 SEARCHES, STEPS, SHORT, UPLOADS = 2, 1, 1, 1
-# Seconds for a request to arrive.
-ARRIVE = 30.0
+# Seconds for the head of a request to arrive, and for its body, which has another one for so many bytes that came.
+HEAD, ARRIVE, RATE = 5.0, 5.0, 2**16
 # Open connections, beyond which a visitor is turned away.
 CONNECTIONS = 256
 
@@ -235,7 +237,8 @@ class Playground:
 async def said(request: Request, error: Exception) -> Response:
     """An error as the page shows it."""
     status = error.status if isinstance(error, Refused) else {Gone: 410, Busy: 503}.get(type(error), 400)
-    return JSONResponse({"error": str(error)}, status)
+    # the rest of a request that is too slow is not waited for
+    return JSONResponse({"error": str(error)}, status, {"connection": "close"} if status == 408 else None)
 
 
 async def answered(events: AsyncIterator[dict[str, Any]]) -> Response:
@@ -260,33 +263,35 @@ def streamed(events: AsyncIterator[dict[str, Any]]) -> Response:
 
 
 async def arrived(request: Request, most: int, what: str) -> bytes:
-    """The body of a request of at most so many bytes, once it is there; who sends too slowly is turned away."""
-    try:
-        return await asyncio.wait_for(limited(request, most, what), ARRIVE)
-    except asyncio.TimeoutError:
-        raise Refused(408, f"{what}: expected within {ARRIVE:.0f} s") from None
+    """The body of a request of at most so many bytes, once it is there; who sends too slowly is turned away.
 
-
-async def limited(request: Request, most: int, what: str) -> bytes:
-    """The body of a request of at most so many bytes; what it says of its length is looked at first."""
+    What it says of its length is looked at first.
+    """
     refusal = Refused(413, f"{what}: expected at most {most / 2**20:.1f} MB")
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length) > most:
         raise refusal
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most:
-            raise refusal
-        parts.append(part)
+    parts, size, until, stream = [], 0, time.monotonic() + ARRIVE, request.stream()
+    with contextlib.suppress(StopAsyncIteration):
+        while True:
+            try:
+                part = await asyncio.wait_for(anext(stream), until + size / RATE - time.monotonic())
+            except asyncio.TimeoutError:
+                raise Refused(
+                    408, f"{what}: expected within {ARRIVE:.0f} s, or at {RATE >> 10} kB a second"
+                ) from None
+            size += len(part)
+            if size > most:
+                raise refusal
+            parts.append(part)
     return b"".join(parts)
 
 
 def parsed(text: bytes) -> Body:
     """A JSON object."""
     try:
-        body = json.loads(text or b"{}")
-    except (ValueError, RecursionError):
+        body = plain.loads(text or b"{}")
+    except ValueError:
         body = None
     if not isinstance(body, dict):
         raise Refused(400, "expected a JSON object")
@@ -322,10 +327,13 @@ def unwelcome(scope: Scope, hosts: Sequence[str] | None) -> Response | None:
     if hosts is not None and host_of(named) not in hosts:
         return JSONResponse({"error": f"this server is not called {named!r}"}, 421)
     elsewhere = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
-    if hosts is not None and origin is not None:
+    if origin is not None and hosts is not None:
         elsewhere |= host_of(origin.removeprefix("http://")) not in hosts
+    elif origin is not None:  # without a list of names, that by which it was called is its own
+        elsewhere |= origin not in (f"http://{named}", f"https://{named}")
     if scope["method"] == "POST" and elsewhere:
-        return JSONResponse({"error": "only the page of this server may ask for that"}, 403)
+        cause = "usual cause: a proxy that does not pass on the Host it was asked for"
+        return JSONResponse({"error": f"only the page of this server may ask for that; {cause}"}, 403)
     return None
 
 
@@ -351,19 +359,20 @@ def gather(places: Sequence[str]) -> list[Playable]:
         if source.kind != "dkm":
             raise ValueError(f"{source.place}: expected a DKM, got a model of kind {source.kind}")
     made = []
-    for source in found:
+    for source, called in zip(found, subject.names([source.place for source in found]), strict=True):
         model = models.build(source.tensors, source.about, source.place)
         assert isinstance(model, DKM)
         own = [source.data.dataset] if source.data is not None else []
         for name in dict.fromkeys([*own, "glyphs", "omniglot", "mazes"]):
             if name not in sets and at_hand(name, model.config.image):
                 sets[name] = source.data.load()[1] if name in own and source.data else data.load(name, "test")
-        fitting = {
-            subject.name(name): sets[name]
+        fitting = [
+            name
             for name in dict.fromkeys([*own, *sets])
             if name in sets and (sets[name].shape, sets[name].binary) == (model.config.image, model.config.binary)
-        }
-        made.append(Playable(subject.name(source.place), source.place, model.requires_grad_(False), fitting))
+        ]
+        offered = dict(zip(subject.names(fitting), map(sets.__getitem__, fitting), strict=True))
+        made.append(Playable(called, source.place, model.requires_grad_(False), offered))
     return made
 
 
@@ -430,6 +439,8 @@ def prepared(playground: Playground, host: str) -> uvicorn.Server:
     hosts = ("localhost", "127.0.0.1", "::1", host) if loopback(host) else None
     config = uvicorn.Config(
         playground.app(hosts),
+        http=Connection,
+        ws="none",
         log_level="warning",
         access_log=False,
         lifespan="off",
@@ -438,6 +449,66 @@ def prepared(playground: Playground, host: str) -> uvicorn.Server:
         server_header=False,
     )
     return Server(config, playground)
+
+
+class Connection(H11Protocol):
+    """A connection that is let go where no request comes, or not the whole head of one, or where nobody reads.
+
+    Where there are too many, the one that has waited longest for a request, or for the rest of it, makes way.
+    """
+
+    since = math.inf
+    """When it began to wait for a request; infinity once there is one."""
+    waiting: asyncio.TimerHandle | None = None
+    """Ends it, unless the head of a request comes."""
+    unread: asyncio.TimerHandle | None = None
+    """Ends it, unless what was sent is read."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        oldest = min((one for one in self.connections if isinstance(one, Connection)), key=lambda one: one.since)
+        if len(self.connections) >= CONNECTIONS and oldest.since < math.inf:
+            oldest.since = math.inf  # it ends soon, and not twice
+            oldest.transport.abort()
+        self.wait()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.wait()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for a request, if none is being answered; what comes of it in bits does not prolong that."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            stop(self.waiting)
+            self.waiting = None
+            if not self.cycle.more_body:
+                self.since = math.inf
+        elif self.waiting is None:
+            self.since = self.loop.time()
+            self.waiting = self.loop.call_later(HEAD, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread = self.loop.call_later(HEAD, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        stop(self.unread)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        stop(self.waiting)
+        stop(self.unread)
+        super().connection_lost(exc)
+
+
+def stop(timer: asyncio.TimerHandle | None) -> None:
+    """Stop a timer, if there is one."""
+    if timer is not None:
+        timer.cancel()
 
 
 class Server(uvicorn.Server):
@@ -457,6 +528,8 @@ def serve(places: Sequence[str], host: str, port: int, browser: bool, say: Calla
     with bind(host, port) as listener:
         torch.set_num_threads(1)  # two jobs at a time have a core each
         say("loading the models")
+        for said in filter(None, map(storage.taken, places)):
+            say(said)
         playable = gather(places)
         if not loopback(host):
             say("everyone who can reach this machine can use it")

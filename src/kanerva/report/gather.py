@@ -2,14 +2,14 @@
 
 import contextlib
 import glob
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import experiments, storage
+from .. import experiments, plain, storage
 from ..experiments import EXPERIMENTS
 from ..experiments.base import Experiment
 from ..experiments.tables import is_number
+from ..files import contents
 from ..spelling import nearest
 
 
@@ -91,10 +91,10 @@ def gather(place: str, where: Path | None = None) -> Material:
     name = path.resolve().name if whole else path.stem
     results, scores = collect(where, folder, name, checkpoint, missing)
     dataset = at(config, "data", "dataset")
-    for line in metrics[::-1]:
-        if is_score(line.get("test")):
-            scores.append({**line["test"], "step": line.get("step"), "dataset": dataset})
-            break
+    tests = [line for line in metrics if is_score(line.get("test"))]
+    # that of the checkpoint, or the last
+    own = [line for line in tests if line.get("step") == checkpoint.get("step")] or tests
+    scores += [{**line["test"], "step": line.get("step"), "dataset": dataset} for line in own[-1:]]
     # on its own kind of images, and then on as many as possible
     scores.sort(key=lambda s: (s.get("dataset") != dataset, s.get("classes") is not None, -number(s.get("images"))))
     return Material(name, place, folder, checkpoint, config, metrics, scores, results, missing)
@@ -120,13 +120,11 @@ def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
 def read(path: Path, missing: list[str]) -> dict[str, Any]:
     """A file with a JSON object in it; an empty one where there is none."""
     try:
-        if path.exists() and not path.is_file():  # a pipe would be waited for
-            raise ValueError("it is not a file")
-        data = json.loads(path.read_text("utf-8"))
+        data = plain.loads(contents(path))
     except FileNotFoundError:
         missing.append(f"{path}: no such file")
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         missing.append(f"{path}: could not be read ({error})")
         return {}
     return data if isinstance(data, dict) else {}
@@ -137,10 +135,15 @@ def lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
     if not path.is_file():
         missing.append(f"{path}: no such file, so there is no training curve")
         return []
+    try:
+        text = contents(path).decode("utf-8", "replace")
+    except (OSError, ValueError) as error:
+        missing.append(f"{path}: could not be read ({error}), so there is no training curve")
+        return []
     found = []
-    for line in path.read_text("utf-8", "replace").splitlines():
-        with contextlib.suppress(ValueError, RecursionError):
-            found.append(json.loads(line))
+    for line in text.splitlines():
+        with contextlib.suppress(ValueError):
+            found.append(plain.loads(line))
     return [line for line in found if isinstance(line, dict)]
 
 

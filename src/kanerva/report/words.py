@@ -18,7 +18,9 @@ from .. import __version__, experiments
 from ..experiments import EXPERIMENTS, plots
 from ..experiments.base import Experiment
 from ..experiments.tables import Table, is_number, plus_minus, show
+from ..files import contents
 from ..models import MODELS, Model
+from ..train import FEW
 from . import figures
 from .figures import Picture, Strip
 from .gather import Material, Results, at, number, part
@@ -111,7 +113,21 @@ def sentence(material: Material) -> str:
             f"{show(step)}{f' of {show(planned)}' if is_number(planned) and planned != step else ''} steps"
         )
     on = f", trained on {plain_name(dataset)}" if dataset else ""
-    return f"{title(material)}{on}{': ' if parts else ''}{', '.join(parts)}."
+    return f"{title(material)}{on}{': ' if parts else ''}{', '.join(parts)}.{risen(material)}"
+
+
+def risen(material: Material) -> str:
+    """That the test score was better before the end, and which checkpoint this page is about."""
+    found = [(line.get("step"), at(line, "test", "nats")) for line in material.metrics]
+    tests = [(step, nats) for step, nats in found if is_number(step) and is_number(nats)]
+    if not tests or min(tests, key=lambda test: test[1])[1] >= tests[-1][1]:
+        return ""
+    (step, least), (end, last) = min(tests, key=lambda test: test[1]), tests[-1]
+    here = " This page is about that checkpoint." if material.checkpoint.get("step") == step else ""
+    return (
+        f" The test score was best at step {show(step)}, {least:,.2f} nats per image, and {last:,.2f} at step "
+        f"{show(end)}.{here}"
+    )
 
 
 def plain_name(dataset: Any) -> str:
@@ -234,9 +250,12 @@ def score(material: Material) -> Score | None:
 
 def score_line(score: dict[str, Any]) -> str:
     """What a score was measured on."""
-    dataset = score.get("dataset")
+    dataset, images, different = (score.get(name) for name in ("dataset", "images", "different"))
+    drawn = f"{show(images)} test images"
+    if is_number(images) and is_number(different) and different < images:
+        drawn = f"{show(images)} draws from {'only ' if different < FEW else ''}{show(different)} test images"
     parts = [
-        f"{show(score.get('images'))} test images{f' of {plain_name(dataset)}' if dataset else ''} "
+        f"{drawn}{f' of {plain_name(dataset)}' if dataset else ''} "
         f"in {show(score.get('episodes'))} episodes of {show(score.get('length'))}",
         f"from {show(score['classes'])} classes each" if score.get("classes") else "",
         f"seed {score.get('seed')}",
@@ -300,7 +319,7 @@ def blocks(results: Results, but: str | None, warnings: list[str]) -> list[Block
     files: dict[str, list[Picture]] = {}
     for path in experiments.figures(results.path):
         try:
-            files[path.stem[len(results.path.stem) + 1 :]] = [figures.from_file(path.read_bytes())]
+            files[path.stem[len(results.path.stem) + 1 :]] = [figures.from_file(contents(path))]
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
             warnings.append(f"A figure could not be read: {error}.")
     order = list(results.known.FIGURES) if results.known else []

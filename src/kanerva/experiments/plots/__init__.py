@@ -5,7 +5,6 @@ One file per experiment, each with `figures(results)`, which gives Matplotlib fi
 
 import importlib
 import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -17,8 +16,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ... import __version__
-from ...files import atomic_write
+from ... import __version__, plain
+from ...files import atomic_write, contents
 from ...spelling import nearest
 from .. import EXPERIMENTS, module
 from ..base import file_name, unpack
@@ -103,8 +102,8 @@ def read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected the JSON that kanerva experiment writes")
     try:
-        results = json.loads(path.read_text("utf-8"))
-    except (ValueError, RecursionError) as error:
+        results = plain.loads(contents(path))
+    except ValueError as error:
         raise ValueError(
             f"{path}: expected results as JSON, which kanerva experiment writes, got {error}"
         ) from None
@@ -177,11 +176,14 @@ def sheet(axes: Axes, packed: dict[str, Any], shown: list[int] | None = None) ->
 
 def each(results: dict[str, Any], parts: dict[str, Callable[[dict[str, Any]], Figure | None]]) -> dict[str, Figure]:
     """Every figure of every model that has what it shows; of several models, their names end the figures' names."""
-    models, made = results["models"], {}
-    for model in models:
+    models, made, used = results["models"], {}, set[str]()
+    for number, model in enumerate(models, start=1):
+        own = file_name(model["name"])
+        own = own if own not in used else f"{own}-{number}"  # two names can be one as a part of a file's
+        used.add(own)
         for end, part in parts.items():
             if (figure := part(model["result"])) is not None:
-                made[f"{end}-{file_name(model['name'])}" if len(models) > 1 else end] = figure
+                made[f"{end}-{own}" if len(models) > 1 else end] = figure
     return made
 
 

@@ -641,7 +641,7 @@ const DREAMS = {
 function dream() {
   const ask = stoppable("dream-stop");
   const film = new Film((frame, at) => {
-    $("player").hidden = false;
+    $("player").hidden = film.frames.length < 2;
     $("dream-at").max = film.frames.length - 1;
     $("dream-at").value = at;
     $("player").querySelector("output").textContent = at + 1;
@@ -675,7 +675,9 @@ function dream() {
     const body =
       kind === "chain"
         ? { index: app.chosen, steps: +$("chain-steps").value, temperature: +$("chain-temperature").value }
-        : { n: +$("dream-n").value, steps: +$("dream-steps").value, method: $("dream-method").value, examples: +$("examples").value, set: $("family-set").value };
+        : kind === "family"
+          ? { n: +$("dream-n").value, examples: +$("examples").value, set: $("family-set").value }
+          : { n: +$("dream-n").value, steps: +$("dream-steps").value, method: $("dream-method").value };
     const end = await ask(kind, body, (event) => {
       if (event.event === "examples") {
         app.family = event.number;
@@ -685,7 +687,7 @@ function dream() {
     });
     await film.end();
     const each = end.ms / film.frames.length;
-    $("dream-said").textContent = `${film.frames.length} steps, ${each.toFixed(0)} ms each.`;
+    $("dream-said").textContent = kind === "family" ? `${body.n} new pictures in ${end.ms.toFixed(0)} ms.` : `${film.frames.length} steps, ${each.toFixed(0)} ms each.`;
   });
 }
 
@@ -836,15 +838,11 @@ function write_code() {
       .map((key) => `found = model.recall(state, cue, steps=${$("steps").value}, ${method(key)}${extra(key)}${mask(key)}${contents(key)})\nprint(found.energy[:, 0], found.certified)  # found.x has the picture of every step\n`)
       .join("");
   $("code-inside").textContent = `${written}print(model.contains(state, x[${i}:${i + 1}]))  # how often it was written\nless = model.forget(state, x[${i}:${i + 1}])\nfound = model.contents(state)  # everything, without a cue\nprint(len(found.x), found.cost)`;
-  const sample = (state) => {
-    const key = $("dream-method").value;
-    return `drawn = model.sample(${state}, n=${$("dream-n").value}, steps=${$("dream-steps").value}, method=${python(key)})\nprint(drawn.last.shape, drawn.energy[-1])`;
-  };
-  const rows = app.model.rows, k = +$("examples").value;
-  const few = `first, count = int(images.start[${app.family ?? 0}]), int(images.count[${app.family ?? 0}])\nfew = images.images(first + torch.randperm(count)[:${k}])\nmore = kanerva.data.augment(few.repeat(${Math.ceil(rows / k)}, 1, 1, 1)[${k}:${rows}], images.binary)\nstate = model.write(torch.cat([few, more])).detach()\n`;
+  const sample = `drawn = model.sample(state, n=${$("dream-n").value}, steps=${$("dream-steps").value}, method=${python($("dream-method").value)})\nprint(drawn.last.shape, drawn.energy[-1])`;
+  const few = `first, count = int(images.start[${app.family ?? 0}]), int(images.count[${app.family ?? 0}])\nfew = images.images(first + torch.randperm(count)[:${$("examples").value}])\nstate = model.write(few).detach()\ndrawn = model.more(state, few, n=${$("dream-n").value})\nprint(drawn.last.shape)`;
   $("code-dream").textContent = {
-    dream: `${written}${sample("state")}`,
-    family: `${head}${load($("family-set").value)}${few}${sample("state")}`,
+    dream: `${written}${sample}`,
+    family: `${head}${load($("family-set").value)}${few}`,
     chain: `${written}chain = model.recall(state, x[${i}:${i + 1}], steps=${$("chain-steps").value}, method="stochastic", temperature=${(+$("chain-temperature").value).toFixed(1)})\nprint(chain.energy[:, 0])`,
   }[$("dreams").value];
   const damage = app.model.binary ? "flips" : "noise";
