@@ -72,9 +72,11 @@ def how_often(
     """
     checks.unfaded(state)
     flat, codes, batch = frame.opened(state, z)
-    frames = memory.frame(flat, owner.R0, owner.prior_var, owner.noise_var)
-    (K, C), distinct, rank = flat.R.shape[-2:], frames.distinct[:, None], frames.rank[:, None]
-    at, most = traces(owner, flat, frames, codes.double(), keys), min(K, keys)
+    with checks.deep_checks(False):  # a U that rounding has spoilt tells nothing
+        frames = memory.frame(flat, owner.R0, owner.prior_var, owner.noise_var)
+        at, most = traces(owner, flat, frames, codes.double(), keys), min(flat.R.shape[-2], keys)
+        every = traces(owner, flat, frames, frames.codes.nan_to_num(0), keys) if strict else at
+    distinct, rank = frames.distinct[:, None], frames.rank[:, None]
     full = rank >= most  # and maybe more writes than that
     size, none = at.u.square().sum(-1), (codes[..., :keys] == 0).all(-1)
     times = (1 / size.clamp(min=1e-12)).round().clamp(min=1)
@@ -93,7 +95,7 @@ def how_often(
     if strict:
         crowded = torch.zeros_like(crowded)
         whole &= at.unsure * at.loose < UNSURE / 10
-        whole &= (traces(owner, flat, frames, frames.codes, keys).unsure < 5 * UNSURE).all(-1, keepdim=True)
+        whole &= (every.unsure < 5 * UNSURE).all(-1, keepdim=True)
     # weights that surely differ, one for each write: those of copies have none of the different codes
     p = owner.prior_var.double()
     least = p * (1 - MARGIN * rounding(flat))
@@ -101,7 +103,7 @@ def how_often(
     explained = (times == 1) | (times - 1 <= written - distinct) | (written >= most)
 
     lost = frames.codes.isnan().any(-1).any(-1)[:, None]
-    blind = lost | (distinct >= most) | (distinct >= C)
+    blind = lost | (distinct >= most) | (distinct >= z.shape[-1])
     said = torch.where(never | too_long, 0, torch.where((whole | crowded) & explained, times.long(), -1))
     return torch.where(none, 0, torch.where(blind, -1, said)).reshape(*batch, z.shape[-2])
 
@@ -131,7 +133,7 @@ def traces(owner: "Parameters", state: MemoryState, frames: Frame, z: Float[Tens
     with_keys = ((M.expand_as(R)[..., :keys]) for M in (R0, R))
     found = [memory.address(z[..., :keys], MemoryState(M, U), s2) for M in with_keys]
     own = [((v - v @ P @ P.mT).norm(dim=-1), v.norm(dim=-1)) for v in found]
-    w = torch.minimum(*(torch.where(alone > OTHER / 10 * whole, alone, 0) for alone, whole in own))
+    w = torch.minimum(*(torch.where(alone > SAME * whole, alone, 0) for alone, whole in own))
     return Traces(
         u,
         rest / length,
