@@ -322,8 +322,8 @@ def test_models_of_one_file_name_have_figures_of_their_own(binary: Path, tmp_pat
         ]
     )
     found = report.Results(tmp_path / "basins.json", json.loads((tmp_path / "basins.json").read_text()))
-    assert [model["name"] for model in found.models] == ["a/last.safetensors", "b/last.safetensors"]
-    assert captioned(found, "energy-b-last.safetensors")[:2] == ("energy", "b-last.safetensors")
+    assert [model["name"] for model in found.models] == ["a/last", "b/last"]
+    assert captioned(found, "energy-b-last")[:2] == ("energy", "b-last")
     ends = experiments.find("basins").FIGURES
     drawn = {file.name for file in tmp_path.glob("*.png")}
-    assert drawn == {f"basins-{end}-{folder}-last.safetensors.png" for end in ends for folder in "ab"}
+    assert drawn == {f"basins-{end}-{folder}-last.png" for end in ends for folder in "ab"}

@@ -902,3 +902,17 @@ def test_changes_are_counted() -> None:
     assert changes(before, many) == "2 added, 1 removed, 1 changed"
     assert "in another order" in changes(before, marks(("a", 2), ("b", 1), ("c", 3), ("d", 3)))
     assert "in other classes" in changes(before, marks(("a", 1), ("a", 2), ("c", 3), ("d", 3)))
+
+
+def test_fourteen_bits_in_sixteen_are_refused(tmp_path: Path) -> None:
+    """A range that ends at a quarter of what the file could hold is not one from black to white."""
+    levels = np.linspace(0, 2**14 - 1, 64).astype(np.uint16).reshape(8, 8)
+    Image.fromarray(levels).save(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="where white is 65,535, so that their range is not known"):
+        load(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes")
+def test_a_pipe_is_no_sheet_and_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    assert not is_sheet(tmp_path / "pipe.png")

@@ -433,7 +433,7 @@ def test_an_unknown_model_or_field_is_refused() -> None:
 
 
 def test_a_wrong_name_is_answered_with_those_there_are() -> None:
-    for name, meant in (("nearest", "nearest"), ("neerest", "nearest"), ("omniglott", "omniglot")):
+    for name, meant in (("neerest", "nearest"), ("omniglott", "omniglot")):
         with pytest.raises(
             FileNotFoundError,
             match=rf"{name}: no such .*omniglot-new; .*kanerva\.create: hopfield, nearest; .*'{meant}'\?",

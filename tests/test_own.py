@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -332,3 +333,12 @@ def test_the_note_on_too_many_pictures_comes_first(
     note = "more pictures than the memory's 8 rows: they mix, and nothing can be certified"
     assert said.err.startswith(note)
     assert re.search(rf"\nresult .*\nnote +{note}\n", said.out)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links")
+def test_a_link_that_leads_to_itself_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.fromarray(np.eye(28, dtype=np.uint8) * 255).save(tmp_path / "a.png")
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    main(["recall", "omniglot", str(tmp_path), "--out", str(tmp_path / "out" / "x.png"), "--device", "cpu"])
+    shown = capsys.readouterr()
+    assert "loop.png" in shown.out + shown.err

@@ -519,3 +519,12 @@ def test_files_that_are_too_large_are_not_read(run: Path) -> None:
     text = read(report.write(run)).text
     for name in ("config.json", "metrics.jsonl", "x.json"):
         assert f"{name}: could not be read (it has 268,435,456 bytes, expected at most " in text
+
+
+def test_a_report_replaces_nothing_but_a_report(run: Path) -> None:
+    for name in ("best.safetensors", "config.json", "metrics.jsonl"):
+        before = (run / name).read_bytes()
+        with pytest.raises(ValueError, match=f"--out: expected a new file or an earlier report, got .*{name}"):
+            report.write(run, run / name)
+        assert (run / name).read_bytes() == before
+    assert report.write(run, report.write(run, run / "page.html")) == run / "page.html"

@@ -256,6 +256,8 @@ class Inspect:
         end = f"-{self.number}.png" if count > 1 else ".png"
         path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
         own.check_outputs({"--out": path}, [self.state, storage.find(self.checkpoint)])
+        if self.out is None and path.exists() and not is_sheet(path):
+            raise ValueError(f"--out: expected the name of a new file, since {path} is there and no sheet of ours")
         check_writable(path)
         device = choose(self.device)
         about, x = inside(model.to(device), chosen.to(device))

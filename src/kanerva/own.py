@@ -1,6 +1,7 @@
 """Somebody's own pictures in one memory: stored, damaged, recalled, and judged."""
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,7 +84,7 @@ def check_outputs(outputs: dict[str, Path | None], inputs: Sequence[Path]) -> No
 
 def same(a: Path, b: Path) -> bool:
     """Whether two paths lead to one file."""
-    return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
+    return os.path.realpath(a) == os.path.realpath(b) or (a.exists() and b.exists() and a.samefile(b))
 
 
 def damaged(x: Float[Tensor, "N c h w"], kind: str, level: float | None, generator: torch.Generator) -> Cue:

@@ -494,6 +494,8 @@ def write_sheet(sheet: Image.Image, file: BinaryIO) -> None:
 
 def is_sheet(path: Path) -> bool:
     """Whether a file is a sheet that `write_sheet` wrote."""
+    if not path.is_file():  # a pipe would be waited for
+        return False
     try:
         with Image.open(path, formats=("PNG",)) as image:
             return _is_sheet(image)
@@ -586,7 +588,7 @@ def _flat(image: Image.Image, samples: Samples) -> Image.Image:
 
 def _check_range(low: int, high: int, most: int) -> None:
     """Refuse samples of more than 8 bits that cannot be meant to reach from black to white."""
-    if low < 0 or high > most or 0 < high < most // 4:
+    if low < 0 or high > most or 0 < high <= most // 4:
         raise ValueError(
             f"values from {low:,} to {high:,} where white is {most:,}, so that their range is not known; usual "
             f"cause: fewer bits than the file says, such as 12 in 16; save it with 8 bits, or as an array"

@@ -22,8 +22,17 @@ def write(place: str | Path, out: Path | None = None, results: Path | None = Non
         out = material.folder / f"report{end}.html"
     elif out.is_dir():
         out = out / "report.html"
+    elif out.is_file() and not is_page(out):
+        raise ValueError(f"--out: expected a new file or an earlier report, got {out}, which is neither")
     with bar("report", None):
         text = page(material)
     with atomic_write(out) as file:
         file.write(text.encode("utf-8", "replace"))
     return out
+
+
+def is_page(path: Path) -> bool:
+    """Whether a file is empty or begins as a page does."""
+    with path.open("rb") as file:
+        start = file.read(200).strip().lower()
+    return not start or start.startswith(b"<!doctype html")
