@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 import kanerva
-from kanerva import MODELS, DataConfig, experiments, report
+from kanerva import MODELS, DataConfig, experiments, report, subject
 from kanerva.cli import main
 from kanerva.experiments import EXPERIMENTS, plots
 from kanerva.experiments.capacity import Capacity
@@ -327,3 +328,29 @@ def test_models_of_one_file_name_have_figures_of_their_own(binary: Path, tmp_pat
     ends = experiments.find("basins").FIGURES
     drawn = {file.name for file in tmp_path.glob("*.png")}
     assert drawn == {f"basins-{end}-{folder}-last.png" for end in ends for folder in "ab"}
+
+
+def test_models_of_one_stem_have_names_of_their_own(binary: Path, tmp_path: Path) -> None:
+    """Their results and figures would take each other's place."""
+    places = [tmp_path / folder / "last.safetensors" for folder in ("x/a", "x/b", "y/b")]
+    for place in places:
+        place.parent.mkdir(parents=True)
+        shutil.copy(binary / "last.safetensors", place)
+    assert subject.names([*map(str, places), "omniglot"]) == ["a/last", "x/b/last", "y/b/last", "omniglot"]
+    assert subject.names([str(places[0])] * 2) == ["last", "last (2)"]
+    work = experiments.find("basins")(
+        checkpoint=tuple(map(str, places)), smoke=True, device="cpu", out=tmp_path / "out"
+    )
+    models = json.loads(work.main().read_text())["models"]
+    assert [model["name"] for model in models] == ["a/last", "x/b/last", "y/b/last"]
+    drawn = {path.name for path in (tmp_path / "out").glob("*.png")}
+    assert drawn == {
+        f"basins-{figure}-{name}.png"
+        for figure in ("energy", "recovery")
+        for name in ("a-last", "x-b-last", "y-b-last")
+    }
+
+
+def test_names_that_are_one_as_a_part_of_a_file() -> None:
+    models = [{"name": name, "result": name} for name in ("a/last", "a-last")]
+    assert list(plots.each({"models": models}, {"x": lambda _: Figure()})) == ["x-a-last", "x-a-last-2"]

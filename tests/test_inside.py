@@ -4,9 +4,12 @@
 with a codec that was learned.
 """
 
+import base64
 import math
+import zlib
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -707,3 +710,28 @@ def test_recall_gives_up_where_nothing_more_is_found(patience: int, monkeypatch:
     box = search.boxes[0]
     assert box.given_up == (patience == 0)
     assert (box.spent < 1_500) == (patience == 0)
+
+
+# A to Z of a typewriter font in 28×28, packed
+LETTERS = (
+    "c-p;IJ!{-R5Pd@7l;WaId4{v)pP()Z1TH^CkRq+hRQ7gh@&gPu<S(R5sZ^<gYj-"
+    "j((u5#zkqaEByqR6ymwmSifh>rJq@A7FH*aPa*cu}~Eno<9AhU=rfFq0e3dn23W1wn~q`-"
+    "Lt(*aF|GzRJd)7VCY&^Y7j3!rO|CeGXg*X(Nj*Z6<AE-fH$EzFW`ZO}tfBVuH)a?lKw+f)OjkHN@Ik(o3QJDP_EsWEd6H$7R0TOEK#_jgyT-"
+    "7@Gv*iAYG39!T_$iL<8$8x<Dv1@}KW^F$+SySM_d)WT?07Ans4_u`v)nJ=>ay-s}FYQjI6GBmG9!xk7b-thSu3hQ#KyrrUVX5#q-"
+    "}`_C)Y}C{MwS)|7<*z4LsaAGbfu;9a2{Bcy#}3K$}0WNJTxjrL-"
+    "+;#cxQErSF4t`MH8;+@~}`2LT87lm9d;8Hfra{jKcAyjcz_GT(kGwJ9wil$akVOh){waau~+cRxs~b;SPR~g0H|&!dr4ictMs3GvJom&9pD2"
+    "W{{THO=D*Io$H?gVS136G!VNi-"
+    "1#VmWZ}97&C3cS?!7GfH&tYfq}{LE|FDOt>jF>0=Yx1CH_wOL#{GLBQ<+jYwN8dqTrAzK+&K!2V^HEu{Ogun=}%6eSuhV#N11k3;P1M|1_Z|"
+    "I(;>`ngQ%bytfl&SUpc)w!zxS7rmQk{7lJFj9>^_0E(>!<o4-"
+    "K>Sh5pLqS}EKkn(lKjO!fZd*EA+XP3auCzy}G@3!~uVaWLqJL%J)V5eoc$JQO-t2ia<BW~q`t|{B(Zin4wG-"
+    "^?uqsQ~|veq?)<o2I4EeEvkk?UiWX8;%+J&QKIey8q3vC^!eooH}(`~i+zQnL"
+)
+
+
+def test_contents_of_letters_that_are_alike() -> None:
+    """A search that goes round in circles, until its budget is spent, had found 20."""
+    bits = np.unpackbits(np.frombuffer(zlib.decompress(base64.b85decode(LETTERS)), np.uint8))
+    x = torch.tensor(bits.reshape(26, 1, 28, 28)).float()
+    m = kanerva.load("omniglot")
+    found = m.contents(m.write(x))
+    assert sorted(where(found.x, x)) == list(range(26))

@@ -1,5 +1,6 @@
 """The command `kanerva inspect`: what a saved memory holds, on a sheet, and what it says of a wrong file."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -13,7 +14,7 @@ from PIL import Image
 from kanerva import DKM, MemoryState
 from kanerva.cli import main
 from mirror import bits, mirror
-from trials import SMALL, Toy
+from trials import COLOUR, SMALL, Toy
 
 pytestmark = pytest.mark.usefixtures("short_search")
 
@@ -143,3 +144,29 @@ def test_inspect_needs_a_dkm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SystemExit) as end:
         main(["inspect", path, "--checkpoint", "here"])
     assert end.value.code == "kanerva: checkpoint: expected a DKM, got here, of kind toy"
+
+
+def test_inspect_says_why_it_finds_nothing_in_colour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    m = DKM(
+        dataclasses.replace(COLOUR, codec=dataclasses.replace(COLOUR.codec, linear=True), code=12, rows=8)
+    ).eval()
+    monkeypatch.setattr("kanerva.commands.load", lambda _: m)
+    path = saved(m.write(torch.rand(5, 3, 8, 8)), tmp_path / "state.safetensors")
+    main(["inspect", path, "--device", "cpu", "--json"])
+    about = json.loads(capsys.readouterr().out)
+    assert (about["different images"], about["found"], about["full"]) == (5, 0, "no")
+    assert about["note"].startswith("none can be found without a cue: with this codec of grey or colour images")
+    main(["inspect", path, "--device", "cpu"])
+    assert "images            none\n" in capsys.readouterr().out
+
+
+def test_inspect_replaces_neither_the_memory_nor_the_model(look: DKM, tmp_path: Path) -> None:
+    path = saved(look.prior(), tmp_path / "state.safetensors")
+    before = Path(path).read_bytes()
+    with pytest.raises(SystemExit) as end:
+        main(["inspect", path, "--device", "cpu", "--out", str(tmp_path / "." / "state.safetensors")])
+    assert "--out: expected another file than those that are read" in str(end.value.code)
+    assert Path(path).read_bytes() == before

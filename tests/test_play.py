@@ -223,6 +223,18 @@ def test_pictures_come_back_as_they_were() -> None:
     assert torch.equal(unpack(pack(levels, False), grey), levels)
 
 
+def test_models_and_pictures_of_one_name_are_all_offered(tmp_path: Path) -> None:
+    for i, folder in enumerate(("a", "b")):
+        (tmp_path / folder).mkdir()
+        torch.manual_seed(i)
+        kanerva.create("dkm", (1, 8, 8), rows=4, code=6).save(tmp_path / folder / "mine.safetensors")
+    playable = server.gather([str(tmp_path / folder / "mine.safetensors") for folder in ("a", "b")])
+    kept = server.Playground(playable).models
+    assert {name: one.place for name, one in kept.items()} == {
+        f"{folder}/mine": str(tmp_path / folder / "mine.safetensors") for folder in ("a", "b")
+    }
+
+
 @pytest.mark.usefixtures("no_background")
 def test_recall_streams_every_step_of_both_methods(visitor: Visitor) -> None:
     images = visitor.write(4)

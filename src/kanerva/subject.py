@@ -153,13 +153,16 @@ def name(place: str) -> str:
 def names(places: Sequence[str]) -> list[str]:
     """Short names for places, each another: with the folders above them where the names are the same."""
     ways = [way(place) for place in places]
-    made = [parts[-1] for parts in ways]
-    for deep in range(2, max([1, *map(len, ways)]) + 1):
-        double = {name for name in made if made.count(name) > 1}
-        made = ["/".join(ways[i][-deep:]) if name in double else name for i, name in enumerate(made)]
+    deep = dict.fromkeys(ways, 1)
+    for _ in range(max(map(len, ways), default=0)):
+        made = ["/".join(parts[-depth:]) for parts, depth in deep.items()]
+        deep = {
+            parts: depth + (made.count(name) > 1) for (parts, depth), name in zip(deep.items(), made, strict=True)
+        }
+    found = ["/".join(parts[-deep[parts] :]) for parts in ways]
     # the same place twice
     return [
-        name if name not in made[:i] else f"{name} ({made[: i + 1].count(name)})" for i, name in enumerate(made)
+        name if name not in found[:i] else f"{name} ({found[: i + 1].count(name)})" for i, name in enumerate(found)
     ]
 
 

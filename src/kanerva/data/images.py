@@ -164,9 +164,8 @@ def ink_of(levels: Array, ink: str = "auto") -> tuple[Array, str]:
 
     ink: dark, light, or auto: whatever there is less of.
     """
-    light = levels / np.float32(255)
-    ink = ("dark" if float(light.mean()) > 0.5 else "light") if ink == "auto" else ink
-    return (1 - light if ink == "dark" else light), ink
+    ink = ("dark" if float(levels.mean()) > 127.5 else "light") if ink == "auto" else ink
+    return (255 - levels if ink == "dark" else levels) / np.float32(255), ink
 
 
 def _none_of(faults: dict[Path, Exception]) -> Exception:
@@ -543,8 +542,8 @@ class Samples(NamedTuple):
 
 def _samples(image: Image.Image) -> Samples:
     """The samples of an image file; before it is loaded, which forgets them."""
-    tile, tags = getattr(image, "tile", None), getattr(image, "tag_v2", {})
-    raw = str(tile[0][3]) if tile else ""
+    tiles, tags = getattr(image, "tile", []), getattr(image, "tag_v2", {})
+    raw = str(tiles[0][3]) if tiles else ""
     wide = image.mode.startswith("I")
     bits = re.search(r"[IL];(\d+)[A-Z]*?(S?)\b", raw)  # such as I;16BS, signed
     most = 2 ** (int(bits[1]) - len(bits[2])) - 1 if bits else 65535 if wide else 255

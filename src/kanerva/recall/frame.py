@@ -290,9 +290,9 @@ def contents(
         search.shortest = SHORTEST_ALONE if total == int(frames.exact.rank) else SHORTEST
         if known is not None:
             search.tell(known)
-        for count in search.everything():
+        for number in search.everything():
             if callback is not None:
-                callback(count, total)
+                callback(number, total)
         found = [one.x for one in search.boxes[0].found]
         x = torch.stack(found) if found else model.like.new_zeros(0, *model.config.image)
         return Contents(x, search.cost(x))
@@ -631,12 +631,16 @@ class Search:
                 self.add(number, x[i], u[i], float(outside[i]))
 
     def add(self, number: int, x: Float[Tensor, "c h w"], u: Float[Tensor, "K"], outside: float) -> None:
-        """Note a stored image, and search at right angles to it from now on."""
+        """Note a stored image that is new, and search at right angles to it from now on."""
+        self.keep(number, x, u, outside)
+        tell("found", x)
+        self.boxes[number].at_find = self.boxes[number].spent
+
+    def keep(self, number: int, x: Float[Tensor, "c h w"], u: Float[Tensor, "K"], outside: float) -> None:
+        """Put an image with those that were found, and its direction out of what is left."""
         box = self.boxes[number]
         v = unit(u @ box.left)
         box.found.append(Found(v, x, outside))
-        tell("found", x)
-        box.at_find = box.spent
         box.left = box.left - v[:, None] * v
 
     def tell(self, x: Float[Tensor, "n c h w"]) -> None:
@@ -715,29 +719,35 @@ class Search:
         return torch.cat([steep, broken.unsure[:, None].expand_as(steep)], -1)
 
     def everything(self) -> Iterator[int]:
-        """Search the first memory until all is found and exact, or the budget spent; yields how many are found.
+        """Search the first memory until all of it is found and exact, or the budget spent; gives how many are.
 
         What is near to an image is near to its direction only, and hides a part of those that are left. So images
-        that are not exact are dropped, and looked for again in what the exact ones leave, while that makes more of
-        them exact.
+        that are not exact are dropped, and looked for again in what the exact ones leave, while some are missing or
+        more of them become exact.
         """
-        box, best, exact = self.boxes[0], list[Found](), -1
+        box, binary, best, exact = self.boxes[0], self.model.config.binary, list[Found](), -1
         while True:
             for _ in self.run(self.fresh(2 * STARTS), BUDGET, stuck=STUCK):
                 yield max(len(box.found), len(best))
-                if box.spent > box.at_find + 2 * STUCK and any(one.outside > EXACT for one in box.found):
+                stuck = box.spent > box.at_find + 2 * STUCK
+                if binary and stuck and any(one.outside > EXACT for one in box.found):
                     break
             while self.mend(None, LAST_BEAM, LAST_TRIES):
                 pass
             sharp = [one for one in box.found if one.outside <= EXACT]
-            if len(box.found) > len(best) or (len(box.found) == len(best) and len(sharp) > exact):
-                best = list(box.found)
-            more, exact = len(sharp) > exact, max(len(sharp), exact)
-            if not (more and len(sharp) < len(box.found) and self.model.config.binary and box.spent < BUDGET):
+            best = max(best, box.found, key=lambda found: (len(found), sum(one.outside <= EXACT for one in found)))
+            better, exact = len(sharp) > exact, max(len(sharp), exact)
+            missing = not box.complete or (better and len(sharp) < len(box.found))
+            if not (binary and missing and box.spent < BUDGET):
                 box.found = best
                 return
-            box.found, box.tried, box.at_find = sharp, set(), box.spent
-            box.left = self.without(0, None)
+            # their directions were taken at right angles to those of images that are dropped
+            box.found, box.left, box.tried, box.at_find = [], box.whole.clone(), set(), box.spent
+            if sharp:
+                x = torch.stack([one.x for one in sharp])
+                u, outside = fit(self.model.encode(x), self.frames.codes[0], self.frames.back[0])
+                for part in zip(x, u.cpu(), outside.tolist(), strict=True):
+                    self.keep(0, *part)
 
     def mend(self, hints: list[Tensor] | None = None, beam: int = BEAM, tries: int = TRIES) -> bool:
         """Try again to make every image exact: with all others known, its code is confined to what they leave.
@@ -765,8 +775,8 @@ class Search:
                 nearer = True
         return nearer
 
-    def without(self, number: int, i: int | None) -> Float[Tensor, "K K"]:
-        """The projection on what all that was found in a memory leaves, but for one."""
+    def without(self, number: int, i: int) -> Float[Tensor, "K K"]:
+        """The projection on what all that was found in a memory, but for one, leaves."""
         box = self.boxes[number]
         return box.whole - sum((one.u[:, None] * one.u for j, one in enumerate(box.found) if j != i), 0 * box.whole)
 
