@@ -28,9 +28,9 @@ from kanerva.cli import main
 from kanerva.recall import frame
 from kanerva.recall.watch import watching
 
-server = pytest.importorskip("kanerva.play.server", reason="needs kanerva[play]: starlette and uvicorn")
-from kanerva.play import queue, session  # noqa: E402
-from kanerva.play.pictures import pack, unpack  # noqa: E402
+server = pytest.importorskip("kanerva.app.play.server", reason="needs kanerva[play]: starlette and uvicorn")
+from kanerva.app.play import queue, session  # noqa: E402
+from kanerva.app.play.pictures import pack, unpack  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -798,9 +798,9 @@ def test_play_says_what_is_missing_or_wrong(
     assert "--port 0 takes any that is free" in refused("--port", str(taken.getsockname()[1]))
     taken.close()
     assert "cannot be listened on" in refused("--host", "203.0.113.7")
-    for name in ("kanerva.play.server", "uvicorn"):
+    for name in ("kanerva.app.play.server", "uvicorn"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
-    monkeypatch.delitem(__import__("sys").modules, "kanerva.play.server")
+    monkeypatch.delitem(__import__("sys").modules, "kanerva.app.play.server")
     assert "uvicorn is not installed; pip install starlette uvicorn" in refused()
 
 

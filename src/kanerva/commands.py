@@ -408,7 +408,7 @@ class Play:
 
     def run(self) -> None:
         try:
-            from .play.server import serve
+            from .app.play.server import serve
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] not in ("starlette", "uvicorn"):
                 raise

@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import data
-from ..data import ClassImages, corruption
-from ..experiments.basins import MARGIN, landscape, through
-from ..models import DKM
-from ..recall.frame import Contents
-from ..recall.methods import Descent
-from ..recall.reader import Reader
-from ..recall.trajectory import Snapshot
+from ... import data
+from ...data import ClassImages, corruption
+from ...experiments.basins import MARGIN, landscape, through
+from ...models import DKM
+from ...recall.frame import Contents
+from ...recall.methods import Descent
+from ...recall.reader import Reader
+from ...recall.trajectory import Snapshot
 from .pictures import pack, unpack, unpack_mask
 from .queue import Job, Work
 from .session import LENGTH, Session

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..data import images
-from ..models import DKM
+from ...data import images
+from ...models import DKM
 
 # Of a file that is uploaded, before it is decoded; and the pictures in it.
 UPLOAD, PIXELS = 2 * 2**20, 4096 * 4096

@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..memory import MemoryState
-from ..models import DKM
-from ..recall import frame
-from ..recall.watch import watching
-from ..streams import say
+from ...memory import MemoryState
+from ...models import DKM
+from ...recall import frame
+from ...recall.watch import watching
+from ...streams import say
 from .pictures import pack
 from .session import Inside, Session, Sessions
 

@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..experiments.basins import Plane
-from ..memory import MemoryState
-from ..models import DKM
-from ..recall.frame import Contents
+from ...experiments.basins import Plane
+from ...memory import MemoryState
+from ...models import DKM
+from ...recall.frame import Contents
 
 # Sessions that are kept, the bytes of their images, and the seconds that one may be idle.
 MOST, BYTES, IDLE = 200, 256 * 2**20, 3600.0

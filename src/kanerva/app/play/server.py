@@ -25,9 +25,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .. import data, models, plain, storage, subject
-from ..data import ClassImages, mazes, omniglot
-from ..models import DKM
+from ... import data, models, plain, storage, subject
+from ...data import ClassImages, mazes, omniglot
+from ...models import DKM
 from . import panels
 from .panels import Body
 from .pictures import UPLOAD, pack, upload
