@@ -8,10 +8,9 @@ import math
 import re
 import socket
 import threading
-import time
 import webbrowser
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -19,28 +18,25 @@ from urllib.parse import unquote
 import torch
 import uvicorn
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ... import data, models, plain, storage, subject
+from ...config import DataConfig
 from ...data import ClassImages, mazes, omniglot
 from ...models import DKM
 from . import panels
-from .panels import Body
+from .panels import Answer
 from .pictures import UPLOAD, pack, upload
-from .queue import Background, Busy, Job, Line, Work
-from .session import LENGTH, Gone, Session, Sessions
+from .queue import Background, Body, Job, Line, Work
+from .session import LENGTH, Playable, Session, Sessions
 
-PAGE = Path(__file__).parent / "page"
-# All that a browser loads.
-FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/play.js": ("play.js", "text/javascript; charset=utf-8"),
-}
 # Nothing from elsewhere, and nothing to elsewhere.
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -60,117 +56,22 @@ HEAD, ARRIVE, RATE = 5.0, 5.0, 2**16
 CONNECTIONS = 256
 
 
-class Refused(Exception):
-    """A request that is answered by a status and a line."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
-@dataclass(frozen=True)
-class Playable:
-    """A model to play with, and the unseen images at hand that fit it."""
-
-    name: str
-    place: str
-    """Where it was loaded from."""
-    model: DKM
-    sets: dict[str, ClassImages]
-
-    def about(self) -> dict[str, Any]:
-        """What the page has to know."""
-        config = self.model.config
-        return {
-            "name": self.name,
-            "place": self.place,
-            "image": list(config.image),
-            "binary": config.binary,
-            "rows": config.rows,
-            "code": config.code,
-            "damages": panels.damages(self.model),
-            "missing": "" if self.sets else missing(config.image),
-            "sets": {
-                name: {"classes": images.num_classes, "place": images.name} for name, images in self.sets.items()
-            },
-        }
-
-
 class Playground:
     """The models, the visitors and their jobs."""
 
     def __init__(self, playable: Sequence[Playable]) -> None:
-        self.models = {one.name: one for one in playable}
-        self.first = playable[0]
-        self.sessions = Sessions()
+        self.sessions = Sessions(playable)
         self.background = Background(self.sessions, lambda: any(line.jobs for line in self.lines))
         self.lines = [Line(threads, self.background.look) for threads in (SEARCHES, STEPS, SHORT, UPLOADS)]
         self.searches, self.steps, self.short, self.uploads = self.lines
         # the largest request is a whole episode, as base64
-        pixels = max(len(pack(one.model.like.new_zeros(one.model.config.image), True)) for one in playable)
-        self.most = LENGTH * (pixels + 64) + SPARE
+        self.most = SPARE + 2 * LENGTH * max(math.prod(one.model.config.image) for one in playable)
+        self.quick: dict[str, Work] = {**panels.QUICK, "model": self.choose}
 
-    def work(self, name: str, session: Session, body: Body) -> tuple[Work, Line]:
-        """What does a job of a name, and in which line it waits: nobody's steps wait for others' searches."""
-        sets = self.models[session.name].sets
-        short: dict[str, Work] = {
-            "show": panels.show,
-            "pick": panels.pick(sets),
-            "write": panels.write,
-            "clear": panels.clear,
-            "damage": panels.damage,
-            "contains": panels.contains,
-            "forget": panels.forget,
-            "point": panels.point,
-            "model": self.choose,
-        }
-        long: dict[str, Work] = {
-            "contents": panels.contents,
-            "dream": panels.dream,
-            "family": panels.family(sets),
-            "chain": panels.chain,
-            "map": panels.energy_map,
-        }
-        if name in short:
-            return short[name], self.short
-        if name in long:
-            search = name == "contents" or (name == "map" and body.get("method") in ("descent", "cue"))
-            return long[name], self.searches if search else self.steps
-        raise Refused(404, f"{name}: no such job")
-
-    def recall(self, session: Session, body: Body) -> AsyncIterator[dict[str, Any]]:
-        """The events of a recall: nobody's first steps wait for others' searches."""
-        ends: dict[int, dict[str, Any]] = {}
-        begin, finish = panels.recall(ends)
-        first = self.steps.ask(begin, session, body)
-
-        async def events() -> AsyncIterator[dict[str, Any]]:
-            last: dict[str, Any] = {}
-            async with contextlib.aclosing(first) as some:  # type: ignore[type-var]
-                async for last in some:
-                    if last["event"] != "done":
-                        yield last
-            if last["event"] != "done":
-                return
-            if len(ends) == len(body["methods"]):
-                yield last
-                return
-            try:
-                rest = self.searches.ask(finish, session, body)
-            except Busy as error:
-                yield {"event": "error", "error": str(error)}
-                return
-            async with contextlib.aclosing(rest) as some:  # type: ignore[type-var]
-                async for event in some:
-                    yield event
-
-        return events()
-
-    def choose(self, session: Session, body: Body, job: Job) -> dict[str, Any]:
+    def choose(self, session: Session, body: Body, job: Job) -> Answer:
         """Start with a blank memory of another model."""
-        chosen = self.models[panels.one_of(body, "model", self.models)]
-        session.begin(chosen.name, chosen.model)
-        return panels.describe(session)
+        session.begin(self.sessions.models[panels.one_of(body, "model", self.sessions.models)])
+        return panels.show(session)
 
     def close(self) -> None:
         """Stop all that is still computed."""
@@ -180,35 +81,52 @@ class Playground:
 
     # Requests
 
-    async def file(self, request: Request) -> Response:
-        name, kind = FILES[request.url.path]
-        return FileResponse(PAGE / name, media_type=kind)
-
     async def begin(self, request: Request) -> Response:
         """The session that the page has, or a new one, and what there is to play with."""
         try:
             session = self.sessions.find(request.headers.get("x-session"))
-        except Gone:
-            session = self.sessions.new(self.first.name, self.first.model)
+        except HTTPException:
+            session = self.sessions.new()
         return JSONResponse(
             {
                 "session": session.id,
-                "models": [one.about() for one in self.models.values()],
-                "limits": {"length": LENGTH, "upload": UPLOAD, "steps": panels.STEPS},
-                **panels.describe(session),
+                "models": [about(one) for one in self.sessions.models.values()],
+                "limits": {"length": LENGTH, "upload": UPLOAD},
+                **panels.show(session),
             }
         )
 
     async def job(self, request: Request) -> Response:
-        """A job of a panel: its events, one a line."""
+        """A job of a panel: its last event, or, where there are steps to watch, all of them, one a line."""
         session = self.sessions.find(request.headers.get("x-session"))
-        body = parsed(await arrived(request, self.most, "what the page sent"))
-        if request.path_params["name"] == "recall":
+        name, body = request.path_params["name"], parsed(await arrived(request, self.most, "what the page sent"))
+        if name in self.quick:
+            return await answered(self.short.ask(self.quick[name], session, body))
+        if name == "recall":
             return streamed(self.recall(session, body))
-        work, line = self.work(request.path_params["name"], session, body)
-        events = line.ask(work, session, body)
-        self.sessions.trim()
-        return await answered(events) if line is self.short else streamed(events)
+        if name not in panels.SLOW:
+            raise HTTPException(404, f"{name}: no such job")
+        # nobody's steps wait for others' searches
+        search = name == "contents" or (name == "map" and body.get("method") in ("descent", "cue"))
+        return streamed((self.searches if search else self.steps).ask(panels.SLOW[name], session, body))
+
+    def recall(self, session: Session, body: Body) -> AsyncIterator[Answer]:
+        """The events of a recall: nobody's first steps wait for others' searches."""
+        both = panels.Recall()
+        first = self.steps.ask(both.begin, session, body)
+
+        async def events() -> AsyncIterator[Answer]:
+            async for last in closing(first):
+                if last["event"] != "done" or None not in last["columns"]:
+                    yield last
+            if last["event"] == "done" and None in last["columns"]:
+                try:
+                    async for event in closing(self.searches.ask(both.finish, session, body)):
+                        yield event
+                except HTTPException as error:
+                    yield {"event": "error", "error": error.detail}
+
+        return events()
 
     async def upload(self, request: Request) -> Response:
         """The pictures of one file, which is the body of the request."""
@@ -216,89 +134,97 @@ class Playground:
         name = unquote(request.headers.get("x-name", "file"))[:80]
         raw = await arrived(request, UPLOAD, name)
 
-        def work(session: Session, body: Body, job: Job) -> dict[str, Any]:
-            made = upload(raw, name, session.model, LENGTH)
-            return {"images": [pack(x, session.model.config.binary) for x in made]}
+        def work(session: Session, body: Body, job: Job) -> Answer:
+            return {"images": [pack(x, session.binary) for x in upload(raw, name, session.model, LENGTH)]}
 
         return await answered(self.uploads.ask(work, session, {}))
 
-    def app(self, hosts: Sequence[str] | None = None) -> ASGIApp:
+    def app(self, hosts: Collection[str | None] | None = None) -> ASGIApp:
         """The application; `hosts` are the names by which it may be called, None: any."""
-        routes = [Route(path, self.file) for path in FILES]
-        routes += [
+        routes = [
             Route("/api/session", self.begin, methods=["POST"]),
             Route("/api/upload", self.upload, methods=["POST"]),
             Route("/api/{name}", self.job, methods=["POST"]),
+            Mount("/", StaticFiles(directory=Path(__file__).parent / "page", html=True)),
         ]
-        handlers: dict[Any, Any] = dict.fromkeys((Refused, Gone, Busy, ClientDisconnect), said)
-        return guarded(Starlette(routes=routes, exception_handlers=handlers), hosts)
+        return guarded(Starlette(routes=routes, exception_handlers={HTTPException: said}), hosts)
+
+
+def about(one: Playable) -> dict[str, Any]:
+    """What the page has to know of a model."""
+    config = one.model.config
+    return {
+        "name": one.name,
+        "place": one.place,
+        "image": list(config.image),
+        "binary": config.binary,
+        "rows": config.rows,
+        "damages": panels.damages(one.model),
+        "missing": "" if one.sets else missing(config.image),
+        "sets": {name: {"classes": some.num_classes, "place": some.name} for name, some in one.sets.items()},
+    }
 
 
 async def said(request: Request, error: Exception) -> Response:
     """An error as the page shows it."""
-    status = error.status if isinstance(error, Refused) else {Gone: 410, Busy: 503}.get(type(error), 400)
-    # the rest of a request that is too slow is not waited for
-    return JSONResponse({"error": str(error)}, status, {"connection": "close"} if status == 408 else None)
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-async def answered(events: AsyncIterator[dict[str, Any]]) -> Response:
+async def closing(events: AsyncIterator[Answer]) -> AsyncIterator[Answer]:
+    """Events; who stops listening stops the job that they come from."""
+    try:
+        async for event in events:
+            yield event
+    finally:
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+async def answered(events: AsyncIterator[Answer]) -> Response:
     """The last event alone, for a job that has no steps."""
-    last: dict[str, Any] = {"event": "error", "error": "no answer"}
+    last: Answer = {"event": "error", "error": "no answer"}
     async for event in events:
         last = event
     return JSONResponse(last, 400 if last["event"] == "error" else 200)
 
 
-def streamed(events: AsyncIterator[dict[str, Any]]) -> Response:
+def streamed(events: AsyncIterator[Answer]) -> Response:
     """Events as they come, one a line."""
-
-    async def lines() -> AsyncIterator[str]:
-        try:
-            async for event in events:
-                yield json.dumps(event, separators=(",", ":")) + "\n"
-        finally:
-            await events.aclose()  # type: ignore[attr-defined]
-
-    return StreamingResponse(lines(), media_type="application/x-ndjson")
+    lines = (json.dumps(event, separators=(",", ":")) + "\n" async for event in closing(events))
+    return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
 async def arrived(request: Request, most: int, what: str) -> bytes:
-    """The body of a request of at most so many bytes, once it is there; who sends too slowly is turned away.
-
-    What it says of its length is looked at first.
-    """
-    refusal = Refused(413, f"{what}: expected at most {most / 2**20:.1f} MB")
-    length = request.headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) > most:
+    """The body of a request of at most so many bytes, once it is there; who sends too slowly is turned away."""
+    refusal = HTTPException(413, f"{what}: expected at most {most / 2**20:.1f} MB")
+    if int(request.headers.get("content-length", 0)) > most:
         raise refusal
-    parts, size, until, stream = [], 0, time.monotonic() + ARRIVE, request.stream()
-    with contextlib.suppress(StopAsyncIteration):
-        while True:
-            try:
-                part = await asyncio.wait_for(anext(stream), until + size / RATE - time.monotonic())
-            except asyncio.TimeoutError:
-                raise Refused(
-                    408, f"{what}: expected within {ARRIVE:.0f} s, or at {RATE >> 10} kB a second"
-                ) from None
-            size += len(part)
-            if size > most:
-                raise refusal
-            parts.append(part)
-    return b"".join(parts)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(ARRIVE) as limit:
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    raise refusal
+                limit.reschedule((limit.when() or 0.0) + len(part) / RATE)
+    except TimeoutError:
+        wanted = f"expected within {ARRIVE:.0f} s, or at {RATE >> 10} kB a second"
+        # the rest is not waited for
+        raise HTTPException(408, f"{what}: {wanted}", {"connection": "close"}) from None
+    except ClientDisconnect:
+        raise HTTPException(400, f"{what}: expected all of it") from None
+    return bytes(body)
 
 
 def parsed(text: bytes) -> Body:
     """A JSON object."""
-    try:
-        body = plain.loads(text or b"{}")
-    except ValueError:
-        body = None
-    if not isinstance(body, dict):
-        raise Refused(400, "expected a JSON object")
-    return body
+    with contextlib.suppress(ValueError):
+        if isinstance(body := plain.loads(text or b"{}"), dict):
+            return body
+    raise HTTPException(400, "expected a JSON object")
 
 
-def guarded(app: ASGIApp, hosts: Sequence[str] | None) -> ASGIApp:
+def guarded(app: ASGIApp, hosts: Collection[str | None] | None) -> ASGIApp:
     """Add the headers, and refuse pages from elsewhere, which ask in their visitor's browser.
 
     Such a page could make its own name point here: so the server wants to be called by its own. Or it could send
@@ -308,30 +234,26 @@ def guarded(app: ASGIApp, hosts: Sequence[str] | None) -> ASGIApp:
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                extra = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message = {**message, "headers": [*message.get("headers", []), *extra]}
+                MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
-        if scope["type"] == "http" and (refusal := unwelcome(scope, hosts)) is not None:
-            await refusal(scope, receive, with_headers)
-            return
-        await app(scope, receive, with_headers)
+        await (unwelcome(scope, hosts) or app)(scope, receive, with_headers)
 
     return call
 
 
-def unwelcome(scope: Scope, hosts: Sequence[str] | None) -> Response | None:
+def unwelcome(scope: Scope, hosts: Collection[str | None] | None) -> Response | None:
     """The answer to a request that comes from a page elsewhere, by what the browser says of it; None for others."""
-    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    headers = Headers(scope=scope)
     named, origin = headers.get("host", ""), headers.get("origin")
     if hosts is not None and host_of(named) not in hosts:
         return JSONResponse({"error": f"this server is not called {named!r}"}, 421)
-    elsewhere = headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none")
-    if origin is not None and hosts is not None:
-        elsewhere |= host_of(origin.removeprefix("http://")) not in hosts
-    elif origin is not None:  # without a list of names, that by which it was called is its own
-        elsewhere |= origin not in (f"http://{named}", f"https://{named}")
-    if scope["method"] == "POST" and elsewhere:
+    if hosts is not None:
+        own = origin is None or host_of(origin.removeprefix("http://")) in hosts
+    else:  # without a list of names, that by which it was called is its own
+        own = origin in (None, f"http://{named}", f"https://{named}")
+    own &= headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
+    if scope["method"] == "POST" and not own:
         cause = "usual cause: a proxy that does not pass on the Host it was asked for"
         return JSONResponse({"error": f"only the page of this server may ask for that; {cause}"}, 403)
     return None
@@ -346,45 +268,34 @@ def host_of(named: str) -> str | None:
 # What is at hand
 
 
-def pretrained() -> list[str]:
-    """The pretrained models, first the one whose memories can be looked into; its pictures are always there."""
-    return sorted(storage.shipped(), key=lambda name: (name != "omniglot", name))
-
-
 def gather(places: Sequence[str]) -> list[Playable]:
     """The models at these places, or all that are pretrained, each with the images at hand that fit it."""
-    sets: dict[str, ClassImages] = {}
-    found = [subject.source(place) for place in places or pretrained()]
-    for source in found:
+    # first the one whose memories can be looked into
+    places = places or sorted(storage.shipped(), key=lambda name: (name != "omniglot", name))
+    found = [subject.source(place) for place in places]
+    made = []
+    for source, called in zip(found, subject.names(places), strict=True):
         if source.kind != "dkm":
             raise ValueError(f"{source.place}: expected a DKM, got a model of kind {source.kind}")
-    made = []
-    for source, called in zip(found, subject.names([source.place for source in found]), strict=True):
         model = models.build(source.tensors, source.about, source.place)
         assert isinstance(model, DKM)
-        own = [source.data.dataset] if source.data is not None else []
-        for name in dict.fromkeys([*own, "glyphs", "omniglot", "mazes"]):
-            if name not in sets and at_hand(name, model.config.image):
-                sets[name] = source.data.load()[1] if name in own and source.data else data.load(name, "test")
-        fitting = [
-            name
-            for name in dict.fromkeys([*own, *sets])
-            if name in sets and (sets[name].shape, sets[name].binary) == (model.config.image, model.config.binary)
-        ]
-        offered = dict(zip(subject.names(fitting), map(sets.__getitem__, fitting), strict=True))
-        made.append(Playable(called, source.place, model.requires_grad_(False), offered))
+        made.append(Playable(called, source.place, model.requires_grad_(False), unseen(model, source.data)))
     return made
 
 
-def at_hand(name: str, image: tuple[int, int, int]) -> bool:
-    """Whether images can be had without a download, and without minutes of drawing; only those that might fit."""
-    if name in ("glyphs", "omniglot") and image != (1, 28, 28):
-        return False
-    if name == "omniglot":
-        return omniglot.at_hand()
-    if name == "mazes":
-        return image == (3, 32, 32) and mazes.at_hand("test")
-    return name == "glyphs" or Path(name).exists()
+def unseen(model: DKM, own: DataConfig | None) -> dict[str, ClassImages]:
+    """The images that fit a model and need no download and no minutes of drawing; those it was trained on first."""
+    shape, dataset = model.config.image, "" if own is None else own.dataset
+    here = {
+        "glyphs": shape == (1, 28, 28),
+        "omniglot": shape == (1, 28, 28) and omniglot.at_hand(),
+        "mazes": shape == (3, 32, 32) and mazes.at_hand("test"),
+    }
+    names = sorted((name for name, there in here.items() if there), key=lambda name: name != dataset)
+    sets = {name: data.load(name, "test") for name in names}
+    if own is not None and dataset not in here and Path(dataset).exists():
+        sets = {Path(dataset).stem: own.load()[1], **sets}
+    return {name: x for name, x in sets.items() if (x.shape, x.binary) == (shape, model.config.binary)}
 
 
 def missing(image: tuple[int, int, int]) -> str:
@@ -412,43 +323,20 @@ def warm_up(playable: Sequence[Playable]) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket to listen on; port 0 is any that is free."""
+    """A socket to listen on, where who comes before the models are loaded waits; port 0 is any that is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listener.bind((host, port))
-        listener.listen(CONNECTIONS)  # who comes before the models are loaded waits
-    except (OSError, OverflowError) as error:
-        listener.close()
+        return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+    except OSError as error:
         why = f"{error}; usual cause: another server is there; --port 0 takes any that is free"
         raise OSError(f"{host}, port {port}: cannot be listened on ({why})") from None
-    return listener
 
 
 def loopback(host: str) -> bool:
     """Whether a host is this machine alone."""
-    try:
+    with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def prepared(playground: Playground, host: str) -> uvicorn.Server:
-    """The server, not started yet."""
-    hosts = ("localhost", "127.0.0.1", "::1", host) if loopback(host) else None
-    config = uvicorn.Config(
-        playground.app(hosts),
-        http=Connection,
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        lifespan="off",
-        limit_concurrency=CONNECTIONS,
-        timeout_graceful_shutdown=2,
-        server_header=False,
-    )
-    return Server(config, playground)
+    return host == "localhost"
 
 
 class Connection(H11Protocol):
@@ -459,10 +347,8 @@ class Connection(H11Protocol):
 
     since = math.inf
     """When it began to wait for a request; infinity once there is one."""
-    waiting: asyncio.TimerHandle | None = None
-    """Ends it, unless the head of a request comes."""
-    unread: asyncio.TimerHandle | None = None
-    """Ends it, unless what was sent is read."""
+    head, read = math.inf, math.inf
+    """When it is let go unless the head of a request has come, and unless what was sent is read."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -483,40 +369,45 @@ class Connection(H11Protocol):
     def wait(self) -> None:
         """Wait for a request, if none is being answered; what comes of it in bits does not prolong that."""
         if self.cycle is not None and not self.cycle.response_complete:
-            stop(self.waiting)
-            self.waiting = None
-            if not self.cycle.more_body:
-                self.since = math.inf
-        elif self.waiting is None:
+            self.head = math.inf
+            self.since = self.since if self.cycle.more_body else math.inf
+        elif self.head == math.inf:
             self.since = self.loop.time()
-            self.waiting = self.loop.call_later(HEAD, self.transport.abort)
+            self.head = self.since + HEAD
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.unread = self.loop.call_later(HEAD, self.transport.abort)
+        self.read = self.loop.time() + HEAD
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        stop(self.unread)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        stop(self.waiting)
-        stop(self.unread)
-        super().connection_lost(exc)
-
-
-def stop(timer: asyncio.TimerHandle | None) -> None:
-    """Stop a timer, if there is one."""
-    if timer is not None:
-        timer.cancel()
+        self.read = math.inf
 
 
 class Server(uvicorn.Server):
-    """A server that does not wait for its jobs when it is to end: it stops them."""
+    """A server that lets silent connections go, and stops its jobs when it is to end."""
 
-    def __init__(self, config: uvicorn.Config, playground: Playground) -> None:
+    def __init__(self, playground: Playground, host: str) -> None:
+        config = uvicorn.Config(
+            playground.app({"localhost", "127.0.0.1", "::1", host} if loopback(host) else None),
+            http=Connection,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            limit_concurrency=CONNECTIONS,
+            timeout_graceful_shutdown=2,
+            server_header=False,
+        )
         super().__init__(config)
         self.playground = playground
+
+    async def on_tick(self, counter: int) -> bool:
+        now = asyncio.get_running_loop().time()
+        for one in list(self.server_state.connections):
+            if isinstance(one, Connection) and now > min(one.head, one.read):
+                one.transport.abort()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.playground.close()
@@ -528,24 +419,18 @@ def serve(places: Sequence[str], host: str, port: int, browser: bool, say: Calla
     with bind(host, port) as listener:
         torch.set_num_threads(1)  # two jobs at a time have a core each
         say("loading the models")
-        for said in filter(None, map(storage.taken, places)):
-            say(said)
+        for taken in filter(None, map(storage.taken, places)):
+            say(taken)
         playable = gather(places)
         if not loopback(host):
             say("everyone who can reach this machine can use it")
             playable = [replace(one, place=one.name) for one in playable]  # paths are nobody else's business
         warm_up(playable)
-        server = prepared(Playground(playable), host)
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listener.getsockname()[1]}/"
         say(f"{url}  (Ctrl-C ends it)")
-        if browser:
-            threading.Thread(target=open_page, args=(server, url), daemon=True).start()
-        server.run(sockets=[listener])
-
-
-def open_page(server: uvicorn.Server, url: str) -> None:
-    """Open the page once the server answers."""
-    while not server.started:
-        time.sleep(0.05)
-    webbrowser.open(url)
+        if (
+            browser
+        ):  # what it asks before the server runs waits at the socket; some browsers return when they are closed
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+        Server(Playground(playable), host).run(sockets=[listener])
