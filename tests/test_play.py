@@ -213,22 +213,27 @@ def test_only_the_page_of_this_server_may_ask(shipped: Playable, host: str, aske
                 assert visitor.raw(f"/api/{job}", **headers)[0] == status, headers
 
 
-@pytest.mark.parametrize(("host", "own"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)])
-def test_which_hosts_are_this_machine_alone(host: str, own: bool) -> None:
-    assert server.loopback(host) is own
-
-
 # What the panels ask for
 
 
-def test_what_is_picked_is_written_and_shown(visitor: Visitor) -> None:
-    images = visitor.write(6)
-    assert len(set(images)) == 6
-    answer = visitor.ask("write", images=images[:1])
-    assert answer["stored"] == [*images, images[0]]
-    assert answer["rows"] == 32
-    assert visitor.ask("contains", image=images[0])["times"] == 2
-    assert visitor.ask("clear")["stored"] == []
+def test_memories_of_two_visitors_never_mix(place: SimpleNamespace) -> None:
+    first, second = Visitor(place.port), Visitor(place.port)
+    mine, theirs = first.write(6, seed=1), second.write(3, seed=2)
+    assert len(set(mine)) == 6
+    answer = first.ask("write", images=mine[:1])
+    assert (answer["stored"], answer["rows"]) == ([*mine, mine[0]], 32)
+    assert second.ask("show")["stored"] == theirs
+    assert [one.ask("contains", image=mine[0])["times"] for one in (first, second)] == [2, 0]
+    assert first.ask("clear")["stored"] == []
+    assert second.ask("contains", image=theirs[0])["times"] == 1
+
+
+def test_another_model_has_a_blank_memory_and_its_own_images(visitor: Visitor) -> None:
+    visitor.write(2)
+    answer = visitor.ask("model", model="squares")
+    assert (answer["stored"], answer["rows"]) == ([], 8)
+    image = base64.b64encode(bytes(range(256)) * 3).decode()  # every level comes back as it was
+    assert visitor.ask("write", images=[image])["stored"] == [image]
 
 
 @pytest.mark.usefixtures("no_background")
@@ -322,28 +327,6 @@ def test_more_of_a_class_is_that_of_the_model(visitor: Visitor) -> None:
     assert samples["images"] == [pack(one, True) for one in drawn]
 
 
-def test_another_model_has_a_blank_memory_and_its_own_images(visitor: Visitor) -> None:
-    visitor.write(2)
-    answer = visitor.ask("model", model="squares")
-    assert (answer["stored"], answer["rows"]) == ([], 8)
-    image = base64.b64encode(bytes(range(256)) * 3).decode()
-    assert visitor.ask("write", images=[image])["stored"] == [image]
-    cue = visitor.ask("damage", image=image, kind="noise", amount=0.2)["image"]
-    _, events = visitor.send("recall", image=cue, methods=["least-squares"], steps=2)
-    assert events[-1]["event"] == "done"
-    assert len(base64.b64decode(events[1]["image"])) == 3 * 256
-
-
-def test_memories_of_two_visitors_never_mix(place: SimpleNamespace) -> None:
-    first, second = Visitor(place.port), Visitor(place.port)
-    mine, theirs = first.write(3, seed=1), second.write(3, seed=2)
-    assert first.ask("show")["stored"] == mine
-    assert second.ask("show")["stored"] == theirs
-    assert second.ask("contains", image=mine[0])["times"] == 0
-    first.ask("clear")
-    assert second.ask("contains", image=theirs[0])["times"] == 1
-
-
 # What is refused
 
 
@@ -426,19 +409,16 @@ def test_uploads_are_brought_to_the_model(visitor: Visitor) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "expected an image (PNG, JPEG, GIF, WEBP or BMP), but it cannot be read as one"),
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "cannot be read as one"),
-        (png(np.zeros((9, 9), np.uint8), kind="tiff"), "cannot be read"),
         (png(np.zeros((1, 5000 * 5000), np.uint8)), "expected at most 16,777,216 pixels"),
         (shades(70, 4), "expected at most 64 pictures in one file, got 70"),
-        (shades(20, 1000), "expected at most 16,777,216 pixels, got 20 × 1,000 × 1,000"),
     ],
-    ids=["empty", "svg", "tiff", "large", "many", "large together"],
+    ids=["svg", "large", "many"],
 )
 def test_bad_uploads_get_a_message(visitor: Visitor, data: bytes, message: str) -> None:
     status, said = visitor.raw("/api/upload", data, **{"X-Name": "my%20file.png"})
     error = json.loads(said)["error"]
-    assert (status, error[:13], message in error) == (400, "my file.png: ", True)
+    assert (status, error.partition(": ")[0], message in error) == (400, "my file.png", True)
 
 
 # Bounds
@@ -652,17 +632,6 @@ def test_searches_in_the_background_nap_and_give_up(monkeypatch: pytest.MonkeyPa
     assert next(asked, None) is None  # it has waited as long as others were served
 
 
-def test_the_last_used_memory_is_searched_first(place: SimpleNamespace, visitor: Visitor) -> None:
-    visitor.write(30)
-    first = place.playground.sessions.kept[visitor.id].inside
-    until(lambda: first.search is not None)
-    second = Visitor(place.port)
-    second.write(3)
-    until(lambda: place.playground.sessions.kept[second.id].inside.over)
-    assert not first.over
-    until(lambda: first.search is not None)  # its turn comes again
-
-
 @pytest.mark.usefixtures("no_background")
 def test_recall_uses_what_was_found_so_far(place: SimpleNamespace, visitor: Visitor) -> None:
     images = visitor.write(6)
@@ -676,16 +645,15 @@ def test_recall_uses_what_was_found_so_far(place: SimpleNamespace, visitor: Visi
 
 
 def test_a_search_is_watched_and_changes_nothing() -> None:
-    (model, state), told = stored(3), list[tuple[str, torch.Tensor]]()
-    with watching(lambda *what: told.append(what)):
+    (model, state), told = stored(3), list[str]()
+    with watching(lambda what, x: told.append(what)):
         seen = model.contents(state)
     assert torch.equal(seen.x, model.contents(state).x)
-    assert {what for what, _ in told} == {"looking", "found"}
-    assert [image.shape for what, image in told if what == "found"] == [(1, 28, 28)] * 3
+    assert ({*told}, told.count("found")) == ({"looking", "found"}, 3)
     told.clear()
-    with watching(lambda *what: told.append(what)):
+    with watching(lambda what, x: told.append(what)):
         known = frame.contents(model, state, known=seen.x)
-    assert [what for what, _ in told] == ["found"] * 3  # what was found before is not looked for
+    assert told == ["found"] * 3  # what was found before is not looked for
     assert torch.equal(known.x, seen.x)
 
 
@@ -776,35 +744,33 @@ def written(page: Browser, count: int = 4) -> None:
 
 
 def canvas(page: Browser, selector: str) -> np.ndarray[Any, Any]:
-    """The pixels of a canvas as the browser has them, as grey."""
+    """The pixels of a canvas as the browser has them."""
     data = page.js(
         "const c = document.querySelector(arguments[0]); "
-        "return [c.width, c.height, [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]]",
+        "return [c.height, c.width, [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]]",
         selector,
     )
-    return np.array(data[2], np.uint8).reshape(data[1], data[0], 4)[..., :3]
+    return np.array(data[2], np.uint8).reshape(data[0], data[1], 4)[..., :3].astype(int)
 
 
-def ink(picture: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Where a picture is dark."""
-    return picture.astype(int).sum(-1) < 200
+def ink(page: Browser, selector: str) -> np.ndarray[Any, Any]:
+    """Where the picture on a canvas is dark."""
+    return canvas(page, selector).sum(-1) < 200
 
 
 def test_page_store(page: Browser, tmp_path: Path) -> None:
-    assert page.js("return document.querySelectorAll('#tray .thumb').length") == 8  # a newcomer finds some there
+    assert page.count("#tray .thumb") == 8  # a newcomer finds some there
     page.press("#tray-clear")
     page.stroke("#draw-pad", [(0.2, 0.2), (0.8, 0.8)])
-    drawn = ink(canvas(page, "#draw-pad"))
-    assert drawn[14, 14]
+    drawn = ink(page, "#draw-pad")
+    assert (drawn[14, 14], drawn[3, 20]) == (True, False)
     assert 25 < drawn.sum() < 120
-    assert not drawn[3, 20]
     page.click(".switch[data-pad=draw] [data-key=eraser]")
     page.stroke("#draw-pad", [(0.5, 0.5), (0.55, 0.55)])
-    assert not ink(canvas(page, "#draw-pad"))[14, 14]
+    assert not ink(page, "#draw-pad")[14, 14]
     # what is seen is what the canvas holds: dark at one end of the line, white in the middle
-    seen = page.picture("#draw-pad")
-    assert seen[60, 60].sum() < 200
-    assert seen[102, 102].sum() > 700
+    seen = page.picture("#draw-pad").astype(int)
+    assert seen[60, 60].sum() < 200 < 700 < seen[102, 102].sum()
     page.press("#draw-add")
     (tmp_path / "bad.png").write_bytes(b"no picture")
     (tmp_path / "good.png").write_bytes(png(np.tri(50, dtype=np.uint8) * 255))
@@ -814,7 +780,7 @@ def test_page_store(page: Browser, tmp_path: Path) -> None:
     page.press("#write")
     assert "2 pictures written in" in page.text("#write-said")
     assert page.text("#load-text") == "2 written, 32 rows"
-    assert ink(canvas(page, "#stored .thumb:nth-child(2) canvas")).sum() == pytest.approx(28 * 28 / 2, rel=0.1)
+    assert ink(page, "#stored .thumb:nth-child(2) canvas").sum() == pytest.approx(28 * 28 / 2, rel=0.1)
     # the browser itself notes the answer to a bad upload
     assert all("400 (Bad Request)" in line for line in page.log())
 
@@ -823,11 +789,10 @@ def test_page_store(page: Browser, tmp_path: Path) -> None:
 def test_page_recall(page: Browser) -> None:
     written(page)
     page.click("#stored .thumb:nth-child(2)")
-    assert page.js("return document.querySelector('[data-tab=recall]').ariaSelected") == "true"
-    clean = ink(canvas(page, "#cue-pad"))
+    clean = ink(page, "#cue-pad")
     page.set("#amount", 0.05)
     page.press("#damage")
-    cue = ink(canvas(page, "#cue-pad"))
+    cue = ink(page, "#cue-pad")
     assert 10 < (cue ^ clean).sum() < 80
     page.js(
         "window.said = new Set(); new MutationObserver(() => { const text = document.querySelector("
@@ -839,14 +804,13 @@ def test_page_recall(page: Browser) -> None:
     assert page.js("return [...window.said]") == ["(first try)", "Still lookinginside"]
     assert "Certified" in page.text("#column-1 .facts")
     assert "#2, exactly" in page.text("#column-1 .facts")
-    assert np.array_equal(ink(canvas(page, "#column-1 canvas")), clean)
+    assert np.array_equal(ink(page, "#column-1 canvas"), clean)
     # the first step on the slider is the cue, with its wrong pixels in red
     page.set("#column-0 input", 0)
-    shown = canvas(page, "#column-0 canvas").astype(int)
+    shown = canvas(page, "#column-0 canvas")
     assert ((shown[..., 0] - shown[..., 1]) > 50).sum() == (cue ^ clean).sum()
     for column in (0, 1):
-        assert page.js(f"return document.querySelectorAll('#column-{column} svg .dot').length") >= 2
-    assert (np.ptp(page.picture("#column-0 svg").astype(int), -1) > 60).any()  # the curve is in colour
+        assert page.count(f"#column-{column} svg .dot") >= 2
     # by hand: erased pixels are marked, and told to descent
     page.press("#cue-reset")
     page.click(".switch[data-pad=cue] [data-key=eraser]")
@@ -855,20 +819,6 @@ def test_page_recall(page: Browser) -> None:
     page.set("#method-0", "cue")
     page.press("#run")
     assert "Wrong pixels" in page.text("#column-0 .facts")
-
-
-def test_page_recall_of_a_drawing(page: Browser) -> None:
-    """Somebody draws a character, stores it, draws it again from memory, and finds it."""
-    page.press("#tray-clear")
-    strokes = [(0.25, 0.2), (0.25, 0.8), (0.75, 0.8)]
-    page.stroke("#draw-pad", strokes)
-    page.press("#draw-add")
-    page.press("#write")
-    page.click("[data-tab=recall]")
-    page.press("#cue-clear")
-    page.stroke("#cue-pad", [(x + 0.04, y) for x, y in strokes])
-    page.press("#run")
-    assert "#1" in page.text("#column-1 .facts")
 
 
 def test_page_inside(page: Browser) -> None:
@@ -880,21 +830,14 @@ def test_page_inside(page: Browser) -> None:
     assert page.text("#contains-said") == ""
     page.press("#contains")
     assert "No, it was never written" in page.text("#contains-said")
-    page.js(
-        "window.one_by_one = 0; new MutationObserver((changes) => { for (const change of changes) "
-        "for (const node of change.addedNodes) window.one_by_one += node.classList.contains('new'); })"
-        ".observe(document.querySelector('#found'), {childList: true})"
-    )
     page.press("#contents")
-    assert page.js("return window.one_by_one") == 3
     assert "3 of 3 different pictures found" in page.text("#contents-said")
-    found = sorted(ink(canvas(page, f"#found .thumb:nth-child({i}) canvas")).tobytes() for i in (1, 2, 3))
-    assert found == sorted(ink(canvas(page, f"#stored .thumb:nth-child({i}) canvas")).tobytes() for i in (1, 2, 3))
+    shown = ([ink(page, f"#{box} .thumb:nth-child({i}) canvas") for i in (1, 2, 3)] for box in ("found", "stored"))
+    found, stored = (sorted(picture.tobytes() for picture in pictures) for pictures in shown)
+    assert found == stored
     page.click("#stored .thumb:nth-child(1)")
     page.press("#forget")
     assert page.text("#load-text") == "2 written, 32 rows"
-    page.press("#contains")
-    assert "No, it was never written" in page.text("#contains-said")
 
 
 def test_page_dream(page: Browser) -> None:
@@ -905,11 +848,11 @@ def test_page_dream(page: Browser) -> None:
     for kind, message in (("dream", "4 steps"), ("family", "5 new pictures in")):
         page.click(f"#dreams [data-key={kind}]")
         page.press("#dream-run")
-        assert page.js("return document.querySelectorAll('#samples canvas').length") == 5
+        assert page.count("#samples canvas") == 5
         assert message in page.text("#dream-said")
         assert page.js("return document.querySelector('#player').hidden") == (kind == "family")
-    assert page.js("return document.querySelectorAll('#example-images canvas').length") == 4
-    assert sum(ink(canvas(page, f"#samples .thumb:nth-child({i}) canvas")).any() for i in range(1, 6)) >= 4
+    assert page.count("#example-images canvas") == 4
+    assert sum(ink(page, f"#samples .thumb:nth-child({i}) canvas").any() for i in range(1, 6)) >= 4
     page.click("#dreams [data-key=chain]")
     page.set("#chain-steps", 12)
     page.press("#dream-run")
@@ -927,32 +870,28 @@ def test_page_map(page: Browser) -> None:
     page.press("#map-run")
     drawn = canvas(page, "#map-canvas")
     assert len(np.unique(drawn.reshape(-1, 3), axis=0)) > 100
-    path = (np.abs(drawn.astype(int) - [255, 180, 84]).sum(-1) < 12).sum()
-    assert path > 60
+    assert (np.abs(drawn - [255, 180, 84]).sum(-1) < 12).sum() > 60  # the path
     page.stroke("#map-canvas", [(0.1, 0.1)])
     page.wait("document.querySelector('#map-said').textContent.startsWith('What is read there')")
     page.click("#stored .thumb:nth-child(4)")
-    assert page.js("return document.querySelectorAll('#stored .on').length") == 3
+    assert page.count("#stored .on") == 3
 
 
 def test_page_python_runs(page: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines beside every panel are Python that does something."""
     written(page, 3)
-    page.set("#count", 3)
     page.click("[data-tab=dream]")
-    texts = [page.text(f"#code-{name}") for name in ("store", "recall", "inside", "map")]
+    texts = {page.text(f"#code-{name}") for name in ("store", "recall", "inside", "map")}
     for kind in ("dream", "family", "chain"):
         page.click(f"#dreams [data-key={kind}]")
-        texts.append(page.text("#code-dream"))
-    assert len(set(texts)) == 7
-    # the same models and images for all, which are loaded once
+        texts.add(page.text("#code-dream"))
+    assert len(texts) == 7
+    # the same model and images for all, which are loaded once
     model, images = kanerva.load("omniglot"), kanerva.data.load("glyphs", split="test")
     monkeypatch.setattr(kanerva, "load", lambda place: {"omniglot": model}[place])
     monkeypatch.setattr(kanerva.data, "load", lambda name, split: {("glyphs", "test"): images}[name, split])
     for text in texts:
-        scope: dict[str, Any] = {"print": lambda *_: None}
-        exec(text.replace("steps=15", "steps=2"), scope)
-        assert scope["model"] is model
+        exec(text.replace("steps=15", "steps=2"), {"print": lambda *_: None})
 
 
 def test_page_can_be_used_by_keyboard_and_by_ear(page: Browser) -> None:
@@ -984,7 +923,7 @@ def test_page_on_a_phone_and_in_the_dark(page: Browser) -> None:
         assert level < 60 if dark else level > 200
     # ink is light on dark, on canvases too
     page.wait("getComputedStyle(document.body).backgroundColor === 'rgb(20, 23, 28)'")
-    thumb = canvas(page, "#stored .thumb canvas").astype(int).sum(-1)
+    thumb = canvas(page, "#stored .thumb canvas").sum(-1)
     assert np.median(thumb) < 100 < 600 < thumb.max()
 
 
@@ -995,7 +934,6 @@ def test_page_says_that_the_memory_is_gone(page: Browser, place: SimpleNamespace
     assert "no longer kept" in page.text("#message")
     assert page.text("#load-text") == "The memory is blank"
     written(page, 2)
-    assert page.text("#load-text") == "2 written, 32 rows"
     assert all("410 (Gone)" in line for line in page.log())
     page.open(place.url)  # the same tab, opened again, still has its memory
     page.idle()
