@@ -37,10 +37,9 @@ results: $(READY)
 mutants: $(READY)
 	$(BIN)/python tests/mutants.py
 
-# damage files at random and look for new counterexamples, for so many minutes; the seed is printed
-MINUTES ?= 2
+# look for new counterexamples: files damaged at random, and the properties of the memory; tens of minutes
 fuzz: $(READY)
-	$(BIN)/python tests/fuzz.py --minutes $(MINUTES) --out results/checks/fuzz.json
+	KANERVA_HYPOTHESIS=explore $(BIN)/pytest -p no:cacheprovider tests/test_damage.py tests/test_properties.py
 
 format: $(READY)
 	$(BIN)/ruff format .
