@@ -9,8 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from kanerva.experiments import plots
-from kanerva.experiments.plots.speed import duration
+from kanerva.lab import plots
+from kanerva.lab.plots.speed import duration
 
 Rows = list[dict[str, Any]]
 

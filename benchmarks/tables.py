@@ -15,9 +15,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from kanerva import objective
-from kanerva.experiments import plots
-from kanerva.experiments.plots.speed import duration, sizes
-from kanerva.experiments.tables import Share, Table
+from kanerva.lab import plots
+from kanerva.lab.plots.speed import duration, sizes
+from kanerva.lab.tables import Share, Table
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 import kanerva
-from kanerva import report, storage, streams
+from kanerva import storage, streams
+from kanerva.app import report
 from kanerva.evaluate import mean_image_nats
-from kanerva.experiments.capacity import Capacity
-from kanerva.experiments.denoising import Denoising
-from kanerva.experiments.sampling import Sampling
+from kanerva.lab.capacity import Capacity
+from kanerva.lab.denoising import Denoising
+from kanerva.lab.sampling import Sampling
 
 FOLDER = Path("runs/demo")
 BOTH: dict[str, Any] = {"checkpoint": (str(FOLDER), "omniglot"), "dataset": "glyphs", "overwrite": True}

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from cases import normal
 from kanerva import DKM, DKMConfig, memory
-from kanerva.experiments import base, basins, plots
-from kanerva.experiments.basins import Basins
-from kanerva.experiments.plots import basins as figures
+from kanerva.lab import basins, plots, runner
+from kanerva.lab.basins import Basins
+from kanerva.lab.plots import basins as figures
 from kanerva.recall.methods import Recall
 from trials import COLOUR, SMALL, Toy, generator, run, subject, toy
 
@@ -82,7 +82,7 @@ def test_every_cue_is_compared_with_its_own_image(length: int, monkeypatch: pyte
         assert found[method].near.tolist() == 2 * [min(length, 4) * [1]]
         assert noisy[method].near.mean() < 0.5
     # not always the first that were written, nor in their order
-    first = base.distinct(subject().unseen, 2, length, generator())[:, : min(length, 4)]
+    first = runner.distinct(subject().unseen, 2, length, generator())[:, : min(length, 4)]
     assert not (torch.equal(asked[0], first[0]) and torch.equal(asked[2], first[1]))
 
 
@@ -136,7 +136,7 @@ def test_three_points_in_a_line_have_a_plane_too() -> None:
 @torch.no_grad()
 def test_the_landscape_is_the_energy_at_the_mode_and_nothing_is_lower(monkeypatch: pytest.MonkeyPatch) -> None:
     m = subject().model
-    x = base.distinct(subject().unseen, 1, 5, generator())[0]
+    x = runner.distinct(subject().unseen, 1, 5, generator())[0]
     state = m.write(x)
     w = memory.address(m.encode(x), state, m.noise_var)
     found = basins.landscape(m, state, w)
@@ -150,7 +150,7 @@ def test_the_landscape_is_the_energy_at_the_mode_and_nothing_is_lower(monkeypatc
 @torch.no_grad()
 def test_of_a_gaussian_landscape_only_the_prior_is_left() -> None:
     m, w = subject(COLOUR).model, normal(7, 4, dtype=torch.float32)
-    x = base.distinct(subject(COLOUR).unseen, 1, 5, generator())[0]
+    x = runner.distinct(subject(COLOUR).unseen, 1, 5, generator())[0]
     found = basins.landscape(m, m.write(x), w) - w.square().sum(-1) / 2
     torch.testing.assert_close(found, found[:1].expand(7), rtol=1e-5, atol=1e-4)
 
@@ -158,7 +158,7 @@ def test_of_a_gaussian_landscape_only_the_prior_is_left() -> None:
 @torch.no_grad()
 def test_the_slice_is_that_plane() -> None:
     m = subject().model
-    x = base.distinct(subject().unseen, 1, 5, generator())[0]
+    x = runner.distinct(subject().unseen, 1, 5, generator())[0]
     found = WORK.slice(m, x, generator())
     state = m.write(x)
     w = memory.address(m.encode(x[:3]), state, m.noise_var)
@@ -170,8 +170,8 @@ def test_the_slice_is_that_plane() -> None:
         assert found["energy"][row][column] == pytest.approx(float(exact), abs=1e-3)
     mode = m.decode(memory.read(state, w)).mode()
     assert found["stored"]["energy"] == pytest.approx(m.energy(state, mode, w).tolist(), rel=1e-5)
-    assert np.array_equal(base.unpack(found["stored"]["decoded"])[0], mode.numpy())
-    assert np.array_equal(base.unpack(found["images"])[0], x[:3].numpy())
+    assert np.array_equal(runner.unpack(found["stored"]["decoded"])[0], mode.numpy())
+    assert np.array_equal(runner.unpack(found["images"])[0], x[:3].numpy())
     assert found["lowest"]["energy"][0] == pytest.approx(min(map(min, found["energy"])), abs=1e-3)
     for a, b in found["stored"]["places"]:
         assert found["across"][0] < a < found["across"][-1]
@@ -181,7 +181,7 @@ def test_the_slice_is_that_plane() -> None:
 @torch.no_grad()
 def test_paths_begin_at_the_cue_s_address_and_say_how_far_they_leave_the_plane() -> None:
     m = subject().model
-    x = base.distinct(subject().unseen, 1, 5, generator())[0]
+    x = runner.distinct(subject().unseen, 1, 5, generator())[0]
     state = m.write(x)
     plane = basins.through(memory.address(m.encode(x[:3]), state, m.noise_var))
     cue = 1 - x[:3]

@@ -16,7 +16,7 @@ import report
 import seeds
 import speed
 import timing
-from kanerva.experiments import plots
+from kanerva.lab import plots
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 

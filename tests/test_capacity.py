@@ -9,10 +9,10 @@ import torch
 
 from kanerva import DKM, DKMConfig, evaluate, memory, objective
 from kanerva.data import episodes
-from kanerva.experiments import capacity as experiment
-from kanerva.experiments.capacity import Capacity, measure, readout
-from kanerva.experiments.plots import capacity as plots
-from kanerva.experiments.tables import Share, point
+from kanerva.lab import capacity as experiment
+from kanerva.lab.capacity import Capacity, measure, readout
+from kanerva.lab.plots import capacity as plots
+from kanerva.lab.tables import Share, point
 from trials import SMALL, generator, images, run, subject, toy
 
 WORK = Capacity(lengths=(3, 6), classes=(2, 3), episodes=5)

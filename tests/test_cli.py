@@ -227,8 +227,8 @@ def interrupt(*_: object, **__: object) -> None:
     ("function", "arguments"),
     [
         ("kanerva.commands.find", ["evaluate", "omniglot"]),
-        ("kanerva.experiments.base.load", ["experiment", "capacity"]),
-        ("kanerva.report.page", ["report", "omniglot"]),
+        ("kanerva.lab.runner.load", ["experiment", "capacity"]),
+        ("kanerva.app.report.page", ["report", "omniglot"]),
         ("kanerva.config.DataConfig.load", ["data"]),
         ("kanerva.commands.parse", ["train", "demo"]),
     ],
@@ -500,7 +500,7 @@ def test_help_draws_nothing() -> None:
     """The list of experiments is quick: neither they nor Matplotlib are imported for it."""
     code = (
         "import sys; from kanerva.cli import main; main(['--help']); main(['experiment']); "
-        "print([m for m in sys.modules if m.startswith(('matplotlib', 'kanerva.experiments.', 'kanerva.report'))])"
+        "print([m for m in sys.modules if m.startswith(('matplotlib', 'kanerva.lab.', 'kanerva.app.report'))])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "[]"

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from kanerva import DKM, DKMConfig
 from kanerva.data.corruption import Cue
-from kanerva.experiments import base, plots
-from kanerva.experiments import denoising as experiment
-from kanerva.experiments.denoising import Denoising, Episode, Measures
-from kanerva.experiments.plots import denoising as figures
+from kanerva.lab import denoising as experiment
+from kanerva.lab import plots, runner
+from kanerva.lab.denoising import Denoising, Episode, Measures
+from kanerva.lab.plots import denoising as figures
 from kanerva.recall.methods import Recall
 from trials import COLOUR, SMALL, bits, generator, run, subject, toy
 
@@ -227,7 +227,7 @@ def test_descent_never_rises_in_any_cell(config: DKMConfig) -> None:
 def test_the_picture_has_its_rows() -> None:
     found = result(SMALL)
     (episode, _) = experiment.draw(subject(), 2, 4, generator())
-    images = base.unpack(found["pictures"]["images"])
+    images = runner.unpack(found["pictures"]["images"])
     steps = [f"{method}, step {step}" for method in ("least-squares", "descent") for step in (1, 2, 3)]
     assert found["pictures"]["rows"] == ["original", "cue", *steps]
     assert np.array_equal(images[0], episode.x[:3].numpy())

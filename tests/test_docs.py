@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kanerva import DKM, PRESETS, DKMConfig, commands, experiments, memory
+from kanerva import DKM, PRESETS, DKMConfig, commands, lab, memory
 from kanerva.cli import COMMANDS
 from kanerva.commands import parse
 from kanerva.fields import to_dict
@@ -216,7 +216,7 @@ def placeholder(arguments: list[str]) -> bool:
 
 @functools.cache
 def known_flags() -> set[str]:
-    kinds: list[Any] = [*commands.KINDS.values(), *map(experiments.find, experiments.EXPERIMENTS)]
+    kinds: list[Any] = [*commands.KINDS.values(), *map(lab.find, lab.EXPERIMENTS)]
     kinds += [parse("train", [name]) for name in PRESETS]
     return {"model", "resume", "help", *(flag for kind in kinds for flag in commands.flags(kind))}
 

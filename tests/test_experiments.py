@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import kanerva
-from kanerva import MODELS, DataConfig, experiments, report
+from kanerva import MODELS, DataConfig, lab
+from kanerva.app import report
+from kanerva.app.report.words import blocks, captioned
 from kanerva.cli import main
-from kanerva.experiments import EXPERIMENTS, plots
-from kanerva.experiments.capacity import Capacity
-from kanerva.report.words import blocks, captioned
+from kanerva.lab import EXPERIMENTS, plots
+from kanerva.lab.capacity import Capacity
 from small import patterns, tiny
 from test_report import read
 from trials import Toy
@@ -46,7 +47,7 @@ def grey(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def numbers(name: str, run: Path, out: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What an experiment finds, without its figures."""
     monkeypatch.setattr(plots, "draw", lambda results, path: [])
-    work = experiments.find(name)(checkpoint=(str(run),), smoke=True, seed=seed, device="cpu", out=out)
+    work = lab.find(name)(checkpoint=(str(run),), smoke=True, seed=seed, device="cpu", out=out)
     return json.loads(dataclasses.replace(work, overwrite=True).main().read_text())["models"]  # type: ignore[no-any-return]
 
 
@@ -72,7 +73,7 @@ def test_smoke(
     said = capsys.readouterr().out.splitlines()
     path = run / "experiments" / "smoke" / f"{name}.json"
     assert str(path) in said
-    assert {line for line in said if line.endswith(".png")} == set(map(str, experiments.figures(path)))
+    assert {line for line in said if line.endswith(".png")} == set(map(str, lab.figures(path)))
     results = json.loads(path.read_text())
     assert results["experiment"] == name
     assert results["smoke"]
@@ -80,14 +81,14 @@ def test_smoke(
     assert model["crc32"] == report.gather(str(run)).checkpoint["crc32"]
 
     # the report knows what to say of its numbers and of each of its figures
-    known, found = experiments.find(name), report.Results(path, results)
+    known, found = lab.find(name), report.Results(path, results)
     head, rows = known.table(model["result"]).text()
     assert rows
     assert {len(row) for row in rows} == {len(head)}
     assert [line.split("  ")[0].strip() for line in said[: said.index("")][-len(rows) :]] == [
         row[0] for row in rows
     ]
-    ends = [file.stem[len(name) + 1 :] for file in experiments.figures(path)]
+    ends = [file.stem[len(name) + 1 :] for file in lab.figures(path)]
     assert sorted(ends) == sorted(known.FIGURES)
     (tmp_path / "alone").mkdir()
     shutil.copy(path, tmp_path / "alone")
@@ -149,7 +150,7 @@ def test_several_models_and_another_place(binary: Path, tmp_path: Path, capsys: 
     assert str(path) in capsys.readouterr().out.splitlines()
     found = report.Results(path, json.loads(path.read_text()))
     assert [model["name"] for model in found.models] == ["run", "best"]
-    figures = experiments.find("basins").FIGURES
+    figures = lab.find("basins").FIGURES
     assert captioned(found, "energy-best") == ("energy", "best", figures["energy"])
     # models stand side by side; figures are drawn from the results, whatever files there are
     (tmp_path / "basins-energy-best.png").rename(tmp_path / "basins-energy.png")
@@ -168,7 +169,7 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
 
 FIGURES = {"capacity": 1, "denoising": 3, "sampling": 3, "basins": 1, "rivals": 2}
-ANY = [name for name in EXPERIMENTS if experiments.find(name).NEEDS is None]
+ANY = [name for name in EXPERIMENTS if lab.find(name).NEEDS is None]
 
 
 @pytest.mark.parametrize("name", ANY)
@@ -177,14 +178,14 @@ def test_any_model_takes_part(name: str, toy: list[str], capsys: pytest.CaptureF
     out, err = capsys.readouterr()
     path = Path("runs/toy/experiments/smoke") / f"{name}.json"
     assert str(path) in out.splitlines()
-    assert len(experiments.figures(path)) == FIGURES[name]
+    assert len(lab.figures(path)) == FIGURES[name]
     slice_needs = "basins: toy: the energy slice needs a DKM, and is left out\n"
     assert err == (slice_needs if name == "basins" else "")
     # the folder has results and no checkpoint; they say what it is
     text = read(report.write(Path("runs/toy"), results=path.parent)).text
     assert "Toy with a shelf." in text
     (model,) = json.loads(path.read_text())["models"]
-    head, rows = experiments.find(name).table(model["result"]).text()
+    head, rows = lab.find(name).table(model["result"]).text()
     assert all(cell in text for row in (head, *rows) for cell in row)
 
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from cases import normal
 from kanerva import DKM, CodecConfig, DKMConfig, MemoryState
-from kanerva.experiments import base
-from kanerva.experiments.fixed_points import (
+from kanerva.lab import runner
+from kanerva.lab.fixed_points import (
     FixedPoints,
     Found,
     Smooth,
@@ -25,7 +25,7 @@ from kanerva.experiments.fixed_points import (
     smooth_step,
     summary,
 )
-from kanerva.experiments.plots import fixed_points as plots
+from kanerva.lab.plots import fixed_points as plots
 from kanerva.likelihood import LEVEL
 from kanerva.recall.reader import Reader
 from trials import COLOUR, images, model, run, subject
@@ -230,7 +230,7 @@ def test_numbers_of_a_run(config: DKMConfig) -> None:
         assert len(cues["first"]) == len(cues["smooth"]["radius"]["smooth"]["values"]) == 10
         assert sum(end["mean"] for end in cues["ends"].values()) == pytest.approx(1)
     assert numbers["examples"]["shape"] == [3, 10, 1, 8, 8]
-    pictures = base.unpack(numbers["examples"])
+    pictures = runner.unpack(numbers["examples"])
     if config is SMALL:
         wrong = (pictures[0] != pictures[1]).reshape(10, -1).sum(-1)
         assert sorted(wrong.tolist()) == numbers["cues"]["stored"]["first"]
@@ -249,7 +249,7 @@ def test_cues_are_the_stored_images_and_others(monkeypatch: pytest.MonkeyPatch) 
         return whole(self, state, x, steps, method)
 
     monkeypatch.setattr(DKM, "recall", recall)
-    subject = base.Subject("small", m, images(), images(), {})
+    subject = runner.Subject("small", m, images(), images(), {})
     WORK.run(subject, torch.Generator().manual_seed(0), lambda: None)
     for (R, stored), (again, others) in (asked[:2], asked[2:]):
         assert torch.equal(R, again)

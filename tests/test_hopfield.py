@@ -11,10 +11,11 @@ from torch import Tensor
 
 import kanerva
 from cases import normal
-from kanerva import CodecConfig, DKMConfig, data, subject
+from kanerva import CodecConfig, DKMConfig, data
 from kanerva.cli import main
 from kanerva.config import with_model
 from kanerva.data import ClassImages, corruption
+from kanerva.lab import subject
 from kanerva.models import hopfield
 from kanerva.models.hopfield import Hopfield, HopfieldConfig
 from kanerva.models.nearest import Nearest, rounded

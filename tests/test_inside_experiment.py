@@ -12,11 +12,11 @@ from torch import Tensor
 
 from kanerva import DKM, MemoryState, Recall
 from kanerva.data import ClassImages
-from kanerva.experiments import base, inside, plots
-from kanerva.experiments.base import Subject
-from kanerva.experiments.inside import Inside
-from kanerva.experiments.plots import inside as figures
-from kanerva.experiments.tables import Share
+from kanerva.lab import inside, plots, runner
+from kanerva.lab.inside import Inside
+from kanerva.lab.plots import inside as figures
+from kanerva.lab.runner import Subject
+from kanerva.lab.tables import Share
 from mirror import SHAPE, mirror
 from trials import bits, generator, run
 
@@ -138,10 +138,10 @@ def test_what_is_not_found_is_blank_in_the_picture() -> None:
     state = MemoryState(torch.tensor([[0.5, -2.0]]), torch.tensor([[0.25]]))
     shown = inside.show(state, written, bits("1100", "1110"), torch.tensor([2, 0]))
     assert (shown["images"], shown["found"], shown["wrong"]) == (3, 2, 1)
-    rows = base.unpack(shown["beside"])[0, :, 0, 0].astype(int).tolist()
+    rows = runner.unpack(shown["beside"])[0, :, 0, 0].astype(int).tolist()
     assert rows == [[1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 0, 0]] + 5 * [[0, 0, 0, 0]]
-    assert base.unpack(shown["written"])[0, 1, 0, 0].tolist() == [1, 0, 1, 0]
-    assert (2 * base.unpack(shown["memory"]["R"]) - 1).tolist() == [pytest.approx([0.25, -1], abs=0.01)]
+    assert runner.unpack(shown["written"])[0, 1, 0, 0].tolist() == [1, 0, 1, 0]
+    assert (2 * runner.unpack(shown["memory"]["R"]) - 1).tolist() == [pytest.approx([0.25, -1], abs=0.01)]
 
 
 def test_where_nothing_is_found_a_picture_in_colour_is_white() -> None:
@@ -149,7 +149,7 @@ def test_where_nothing_is_found_a_picture_in_colour_is_white() -> None:
     state = MemoryState(torch.tensor([[0.5, -2.0]]), torch.tensor([[0.25]]))
     shown = inside.show(state, written, written[:0], torch.tensor([], dtype=torch.long))
     assert not shown["beside"]["binary"]
-    assert base.unpack(shown["beside"]).min() > 0.99
+    assert runner.unpack(shown["beside"]).min() > 0.99
     title = figures.picture({"binary": False, "picture": shown}).axes[2].get_title()
     assert title == "found in it without a cue: 0 of 3"
 
@@ -247,7 +247,7 @@ def test_figures_are_drawn_from_the_file() -> None:
     right = drawn["picture"].axes[2]
     assert right.get_title() == "found in it without a cue: 6 of 6, 0 wrong pixels"
     pixels = 1 - np.asarray(right.images[0].get_array())
-    stored = base.unpack(result()["picture"]["written"])
+    stored = runner.unpack(result()["picture"]["written"])
     assert np.array_equal(pixels[1:6, 1:7], stored[0, 0, 0])
     line = drawn["contents"].axes[0].lines[0]
     assert list(line.get_ydata()) == result()["contents"]["found"]["mean"]

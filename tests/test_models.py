@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kanerva
-from kanerva import MODELS, CodecConfig, Model, Recall, subject
+from kanerva import MODELS, CodecConfig, Model, Recall
 from kanerva.data import ClassImages, corruption
 from kanerva.fields import from_dict, to_dict
+from kanerva.lab import subject
 from kanerva.models import BaseConfig
 
 pytestmark = pytest.mark.usefixtures("short_search")

@@ -8,7 +8,7 @@ import torch
 
 from kanerva import DKM
 from kanerva.data import ClassImages
-from kanerva.experiments.more import Case, More, draw, fresh, judge
+from kanerva.lab.more import Case, More, draw, fresh, judge
 from kanerva.recall.methods import like
 from recalling import generator, model
 from trials import SMALL, run, subject

@@ -11,7 +11,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 import trials
 from cases import case as random_case
 from kanerva import DKM, DKMConfig, memory, objective
-from kanerva.experiments.order import (
+from kanerva.lab.order import (
     Case,
     Order,
     change,
@@ -24,7 +24,7 @@ from kanerva.experiments.order import (
     untrained,
     write,
 )
-from kanerva.experiments.plots import order as plots
+from kanerva.lab.plots import order as plots
 from trials import SMALL, generator, run, subject, toy
 
 WORK = Order(length=5, episodes=3, orders=4, iterations=(1, 2), blocks=(1, 5))

@@ -19,12 +19,13 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import kanerva
-from kanerva import MODELS, experiments, report, storage
+from kanerva import MODELS, lab, storage
+from kanerva.app import report
+from kanerva.app.report import figures
 from kanerva.cli import main
-from kanerva.experiments import EXPERIMENTS
-from kanerva.experiments.plots import training
-from kanerva.experiments.tables import Share, Table, percent, plus_minus, show
-from kanerva.report import figures
+from kanerva.lab import EXPERIMENTS
+from kanerva.lab.plots import training
+from kanerva.lab.tables import Share, Table, percent, plus_minus, show
 from small import metrics, tiny
 from trials import Toy
 
@@ -187,8 +188,8 @@ def test_experiments_are_shown_in_order_with_figures_and_numbers(run: Path) -> N
     page = read(report.write(run))
     places = [page.text.index(f"kanerva experiment {name}") for name in ("capacity", "order", "new-idea")]
     assert places == sorted(places)
-    assert experiments.find("capacity").ABOUT in page.text
-    assert experiments.find("capacity").FIGURES[""] in page.text
+    assert lab.find("capacity").ABOUT in page.text
+    assert lab.find("capacity").FIGURES[""] in page.text
     assert page.text.count("kanerva experiment capacity") == 1  # and not once a figure
     assert page.text.count("seed 3, 64 episodes, 2026-01-02, cpu, 1.5 s") == 3
     assert page.text.count("12.345 ± 0.067") == 3
@@ -462,7 +463,7 @@ def test_the_curve_takes_any_run(first: float) -> None:
 
 def test_the_texts_name_what_there_is() -> None:
     for name, entry in EXPERIMENTS.items():
-        known = experiments.find(name)
+        known = lab.find(name)
         assert name == known.NAME
         assert known.TITLE
         assert entry.line.endswith(".")

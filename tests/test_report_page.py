@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kanerva import report
-from kanerva.experiments.capacity import Capacity
-from kanerva.experiments.denoising import Denoising
+from kanerva.app import report
+from kanerva.lab.capacity import Capacity
+from kanerva.lab.denoising import Denoising
 from test_report import read, svg
 from trials import run, subject
 

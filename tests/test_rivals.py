@@ -11,9 +11,9 @@ import torch
 import kanerva
 from kanerva import objective
 from kanerva.evaluate import halves
-from kanerva.experiments import rivals as experiment
-from kanerva.experiments.plots import rivals as plots
-from kanerva.experiments.rivals import Rivals, Task, fitting, recall
+from kanerva.lab import rivals as experiment
+from kanerva.lab.plots import rivals as plots
+from kanerva.lab.rivals import Rivals, Task, fitting, recall
 from trials import COLOUR, SMALL, Subject, generator, images, run, subject, toy
 
 WORK = Rivals(lengths=(3, 5), budgets=(4, 7), episodes=2, steps=2, images=64, classes=2)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from kanerva import DKM, DKMConfig
-from kanerva.experiments import base, plots, sampling
-from kanerva.experiments.plots import sampling as figures
-from kanerva.experiments.sampling import Sampling, Written
+from kanerva.lab import plots, runner, sampling
+from kanerva.lab.plots import sampling as figures
+from kanerva.lab.sampling import Sampling, Written
 from kanerva.recall.chains import mixing
 from kanerva.recall.trajectory import Recall
 from trials import COLOUR, SMALL, bits, generator, run, subject, toy
@@ -97,7 +97,7 @@ def test_all_methods_begin_with_the_same_draw_from_the_prior() -> None:
     starts = [found["steps"][method]["energy"]["mean"][0] for method in METHODS]
     assert starts[0] == starts[1] == starts[2]
     assert len({found["steps"][method]["energy"]["mean"][-1] for method in METHODS}) == 3
-    images = {name: base.unpack(packed) for name, packed in found["pictures"]["samples"].items()}
+    images = {name: runner.unpack(packed) for name, packed in found["pictures"]["samples"].items()}
     assert all(np.array_equal(images["descent"][:, 0], other[:, 0]) for other in images.values())
     assert found["sets"]["first draw"]["to stored"]["mean"] == pytest.approx(
         found["steps"]["descent"]["to stored"]["mean"][0]
@@ -113,17 +113,17 @@ def test_fresh_images_are_not_stored() -> None:
     """They are of the same images, and none of them is in the memory."""
     assert result(SMALL)["sets"]["fresh images"]["to stored"]["mean"] > 0
     with torch.no_grad():
-        x = base.distinct(subject().unseen, 2, 9, generator())
-    stored = base.unpack(result(SMALL)["pictures"]["stored"]).reshape(4, 1, 8, 8)
+        x = runner.distinct(subject().unseen, 2, 9, generator())
+    stored = runner.unpack(result(SMALL)["pictures"]["stored"]).reshape(4, 1, 8, 8)
     assert np.array_equal(stored, x[0, :4].numpy())
-    nearest = [base.distances(a[4:], a[:4]).amin(-1).mean() for a in x]
+    nearest = [runner.distances(a[4:], a[:4]).amin(-1).mean() for a in x]
     assert result(SMALL)["sets"]["fresh images"]["to stored"]["mean"] == pytest.approx(float(sum(nearest) / 2))
 
 
 @torch.no_grad()
 def test_chains_are_judged_in_each_memory_by_itself() -> None:
     m = subject().model
-    memories = [Written(x, x, m.write(x)) for x in base.distinct(subject().unseen, 2, 4, generator())]
+    memories = [Written(x, x, m.write(x)) for x in runner.distinct(subject().unseen, 2, 4, generator())]
     found = WORK.mix(subject(), memories, 0.5, generator(7), lambda: None)
     noise = generator(7)
     paths = [m.sample(a.state, 3, 10, noise, method="stochastic", temperature=0.5) for a in memories]
@@ -178,12 +178,12 @@ def test_a_model_without_energy_and_chain_leaves_them_out() -> None:
 @torch.no_grad()
 def test_a_chain_without_energy_is_judged_by_its_distance() -> None:
     m = subject().model
-    (x,) = base.distinct(subject().unseen, 1, 4, generator())
+    (x,) = runner.distinct(subject().unseen, 1, 4, generator())
     path = m.sample(m.write(x), 3, 10, generator(7), method="stochastic", temperature=0.5)
     silent = subject()._replace(model=Silent(m.config))
     silent.model.load_state_dict(m.state_dict())
     found = WORK.mix(silent, [Written(x, x, m.write(x))], 0.5, generator(7), lambda: None)
-    near = base.distances(path.x, x).amin(-1)
+    near = runner.distances(path.x, x).amin(-1)
     assert "energy" not in found
     assert found["autocorrelation"] == pytest.approx(mixing(near).autocorrelation.tolist())
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kanerva import DKM, CodecConfig, DKMConfig, Model, Recall, Terms
 from kanerva.data import ClassImages
-from kanerva.experiments.base import Experiment, Subject
+from kanerva.lab.runner import Experiment, Subject
 from kanerva.models import BaseConfig
 
 SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))

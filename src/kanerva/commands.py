@@ -21,18 +21,18 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import __version__, checks, experiments, plain, spelling, storage, streams
+from . import __version__, checks, lab, plain, spelling, storage, streams
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir, check_writable
+from .lab.subject import find
 from .linalg import broadcast
 from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
 from .progress import bar
-from .subject import find
 from .train import saved_config, train
 
 
@@ -163,7 +163,7 @@ class Experiment:
     """Make one of the paper's experiments: numbers, and figures of them."""
 
     work: Any
-    """One of the classes in experiments/."""
+    """One of the classes in lab/."""
 
     def run(self) -> None:
         path = self.work.main()
@@ -171,7 +171,7 @@ class Experiment:
         for model in results["models"]:
             print(f"{model['name']}\n{self.work.table(model['result']).lines()}\n")
         # those of a run before this one, with other models, are older
-        drawn = [file for file in experiments.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
+        drawn = [file for file in lab.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
         print("\n".join(map(str, [path, *drawn])))
         print(f"{results['seconds']} s")
 
@@ -186,7 +186,7 @@ class Plot:
     """A folder for the figures; otherwise they go beside FILE."""
 
     def run(self) -> None:
-        from .experiments import plots
+        from .lab import plots
 
         print("\n".join(map(str, plots.redraw(self.file, self.out))))
 
@@ -204,7 +204,7 @@ class Report:
     run's folder."""
 
     def run(self) -> None:
-        from . import report
+        from .app import report
 
         print(report.write(self.place, self.out, self.experiments))
 
@@ -388,7 +388,7 @@ def parse(command: str, arguments: list[str]) -> Any:
         return parse_train(arguments)
     if command == "experiment":
         name, *flags = arguments
-        return Experiment(read(experiments.find(name), f"kanerva experiment {name}", flags))
+        return Experiment(read(lab.find(name), f"kanerva experiment {name}", flags))
     return read(KINDS[command], f"kanerva {command}", arguments)
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from . import data
 from .data import Cue
 from .data.images import pictures
-from .experiments.base import distances, told
-from .experiments.tables import Table
+from .lab.runner import distances, told
+from .lab.tables import Table
 from .models import Model
 from .progress import bar
 

@@ -23,8 +23,9 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .. import data, models, storage, subject
+from .. import data, models, storage
 from ..data import ClassImages, mazes, omniglot
+from ..lab import subject
 from ..models import DKM
 from . import panels
 from .panels import Body

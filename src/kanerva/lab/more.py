@@ -18,8 +18,8 @@ from .. import checks
 from ..data import ClassImages
 from ..models import DKM, Model
 from ..recall import methods
-from . import base
-from .base import Experiment, Subject
+from . import runner
+from .runner import Experiment, Subject
 from .tables import Share, Table
 
 
@@ -69,7 +69,7 @@ class More(Experiment):
         return self.episodes
 
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
-        model = base.only(subject.model, DKM)
+        model = runner.only(subject.model, DKM)
         # of their own generator, on the CPU: the same for every model, whatever noise it draws
         images, cases = subject.unseen.to("cpu"), torch.Generator().manual_seed(self.seed)
         rows, shown = [], []
@@ -93,7 +93,7 @@ class More(Experiment):
             "by chance": 1 / self.among,
             "sets": {name: together([row[name] for row in rows]) for name in rows[0]},
             "pictures": {
-                name: base.pack(torch.stack([row[name] for row in shown[: self.pictures]])) for name in shown[0]
+                name: runner.pack(torch.stack([row[name] for row in shown[: self.pictures]])) for name in shown[0]
             },
         }
 
@@ -131,8 +131,8 @@ def draw(images: ClassImages, examples: int, among: int, generator: torch.Genera
 
 def judge(x: Float[Tensor, "n c h w"], case: Case) -> dict[str, float]:
     """The share of images whose nearest held-out one is of the class, and how far they are from the examples."""
-    near = base.distances(x, case.held_out.flatten(0, 1)).argmin(-1)
-    apart = base.distances(x, case.written).amin(-1)
+    near = runner.distances(x, case.held_out.flatten(0, 1)).argmin(-1)
+    apart = runner.distances(x, case.written).amin(-1)
     right = near < case.held_out.shape[1]
     return {"right": float(right.double().mean()), "apart": float(apart.mean())}
 
@@ -147,4 +147,4 @@ def fresh(case: Case) -> dict[str, float]:
 
 def together(rows: list[dict[str, float]]) -> dict[str, Any]:
     """Means over classes, with their standard errors."""
-    return {key: base.mean(torch.tensor([row[key] for row in rows])) for key in rows[0]}
+    return {key: runner.mean(torch.tensor([row[key] for row in rows])) for key in rows[0]}

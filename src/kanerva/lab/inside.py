@@ -21,10 +21,10 @@ from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM, Model, Recall
 from ..recall.frame import EXACT, Frames, fit
-from . import base
-from .base import Experiment, Subject
+from . import runner
 from .basins import NEAR
 from .denoising import Cell, hits, noisy, rises
+from .runner import Experiment, Subject
 from .tables import Share, Table, point
 
 MOST = 5
@@ -124,7 +124,7 @@ class Inside(Experiment):
         return 2 + len(self.loads) + len(self.searched) * self.episodes + 2 * cells * parts
 
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
-        model = base.only(subject.model, DKM)
+        model = runner.only(subject.model, DKM)
         longest = max(*self.loads, *self.counted, *self.searched, self.length)
         asked = draw(subject.unseen, self.episodes, longest, generator)
         x = asked.stored
@@ -274,7 +274,7 @@ class Inside(Experiment):
             path = model.recall(model.write(x[part]), cue.x[part], self.steps, "descent", inside=inside, **options)
             made.append(measure(path, x[part]))
             tick()
-        return {key: base.mean(torch.cat([part[key] for part in made])) for key in made[0]}
+        return {key: runner.mean(torch.cat([part[key] for part in made])) for key in made[0]}
 
 
 KINDS = {
@@ -365,7 +365,7 @@ def errors(model: DKM, state: MemoryState, x: Float[Tensor, "B T c h w"]) -> Flo
 
 def apart(a: Float[Tensor, "B T c h w"], b: Float[Tensor, "B T c h w"]) -> Float[Tensor, "B T"]:
     """Wrong pixels, or root mean square differences, of images in the same order."""
-    return base.distances(a, b).diagonal(dim1=-2, dim2=-1)
+    return runner.distances(a, b).diagonal(dim1=-2, dim2=-1)
 
 
 def match(
@@ -378,8 +378,8 @@ def match(
     which, wrong = found.new_full((len(found),), -1, dtype=torch.long), found.new_zeros(len(found))
     if not len(found):
         return which, wrong
-    distance = base.distances(found, written)
-    limit = NEAR * (written[0].numel() if base.is_binary(written) else 2)
+    distance = runner.distances(found, written)
+    limit = NEAR * (written[0].numel() if runner.is_binary(written) else 2)
     for _ in found:  # the nearest pair first; what is matched is out of the way
         i, t = divmod(int(distance.argmin()), len(written))
         if not distance[i, t] <= limit:
@@ -396,14 +396,14 @@ def show(
     which: Int64[Tensor, "n"],
 ) -> dict[str, Any]:
     """What was written, the memory, and what was found, in the same order and blank where it was not."""
-    blank = 0.0 if base.is_binary(written) else 1 - LEVEL  # white: a sheet of ones alone would be taken for ink
+    blank = 0.0 if runner.is_binary(written) else 1 - LEVEL  # white: a sheet of ones alone would be taken for ink
     beside = torch.full_like(written, blank)
     beside[which[which >= 0]] = found[which >= 0]
     rows = -(-len(written) // COLUMNS)
 
     def sheet(x: Float[Tensor, "T c h w"]) -> dict[str, Any]:
         rest = x.new_full((rows * COLUMNS - len(x), *x.shape[1:]), blank)
-        return base.pack(torch.cat([x, rest]).unflatten(0, (rows, COLUMNS)))
+        return runner.pack(torch.cat([x, rest]).unflatten(0, (rows, COLUMNS)))
 
     return {
         "images": len(written),
@@ -411,7 +411,7 @@ def show(
         "wrong": float(apart(beside[None], written[None])[0, which[which >= 0]].sum()),
         "written": sheet(written),
         "beside": sheet(beside),
-        "memory": {name: base.pack(part / part.abs().max()) for name, part in state._asdict().items()},
+        "memory": {name: runner.pack(part / part.abs().max()) for name, part in state._asdict().items()},
     }
 
 
@@ -422,12 +422,12 @@ def half(side: str) -> Cell:
 
 def measure(path: Recall, x: Float[Tensor, "B T c h w"]) -> dict[str, Float[Tensor, "B"]]:
     """Judge the end of recall whose cues are those of all stored images, in their order."""
-    distance = base.distances(path.last, x)
+    distance = runner.distances(path.last, x)
     wrong = distance.diagonal(dim1=-2, dim2=-1)
     right = hits(distance, torch.arange(x.shape[1], device=x.device))
     assert path.energy is not None  # a DKM has one
     sure = torch.zeros_like(right) if path.certified is None else path.certified
-    missed = wrong > 0 if base.is_binary(x) else ~right  # no decoder gives a colour to the last digit
+    missed = wrong > 0 if runner.is_binary(x) else ~right  # no decoder gives a colour to the last digit
     return {
         "wrong": wrong.mean(-1),
         "right": right.to(wrong).mean(-1),
@@ -459,7 +459,7 @@ def spread(values: Float[Tensor, "n"]) -> list[float] | None:
 
 def columns(made: list[dict[str, Any]]) -> dict[str, Any]:
     """The mean of every measure at every load, over memories (the first axis)."""
-    rows = {key: [base.mean(point[key].double()) for point in made] for key in made[0]}
+    rows = {key: [runner.mean(point[key].double()) for point in made] for key in made[0]}
     return {
         key: {part: [row[part] for row in values] for part in ("mean", "stderr")} for key, values in rows.items()
     }

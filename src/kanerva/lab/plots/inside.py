@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ..base import unpack
+from ..runner import unpack
 from . import COLOURS, curve, each, legend, look, sheet, unit
 
 WAYS = {"inside": "looks into the memory", "alone": "from the cue alone"}

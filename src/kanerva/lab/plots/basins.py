@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from matplotlib.ticker import PercentFormatter
 
-from ..base import unpack
+from ..runner import unpack
 from . import COLOURS, curve, each, legend, look, numbers
 
 

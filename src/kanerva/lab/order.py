@@ -12,7 +12,7 @@ from .. import checks, memory
 from ..memory import MemoryState
 from ..models import DKM, Model
 from ..models.dkm import Cue
-from .base import Experiment, Subject, distinct, mean, only
+from .runner import Experiment, Subject, distinct, mean, only
 from .tables import Share, Table
 
 

@@ -20,9 +20,9 @@ from ..data import corruption
 from ..memory import MemoryState
 from ..models import DKM, Model
 from ..recall.reader import Reader
-from . import base
-from .base import Experiment, Subject
+from . import runner
 from .denoising import hits
+from .runner import Experiment, Subject
 from .tables import Share, Table, point, show
 
 NEAR = 0.05
@@ -125,7 +125,7 @@ class Basins(Experiment):
         model = subject.model
         noise = [self.recover(subject, self.length, level, tick) for level in self.levels]
         loads = [self.recover(subject, length, self.level, tick) for length in self.loads]
-        x = base.distinct(subject.unseen, 1, self.length, generator)[0]
+        x = runner.distinct(subject.unseen, 1, self.length, generator)[0]
         result = {
             "binary": subject.unseen.binary,
             "pixels": x[0].numel(),
@@ -160,16 +160,16 @@ class Basins(Experiment):
 
         All levels have the same random numbers: the same memories, and more noise is the same and some more.
         """
-        model, methods = subject.model, base.recalls(subject.model, chains=False)
+        model, methods = subject.model, runner.recalls(subject.model, chains=False)
         generator = torch.Generator(subject.unseen.device).manual_seed(self.seed)
         made: dict[str, list[Outcome]] = {method: [] for method in methods}
-        for x in base.distinct(subject.unseen, self.episodes, length, generator):
+        for x in runner.distinct(subject.unseen, self.episodes, length, generator):
             state = model.write(x)
             asked = torch.rand(length, generator=generator, device=x.device).argsort()[: self.queries]
             cue = damage(x[asked], level, subject.unseen.binary, generator)
             for method in methods:
                 # its own random numbers, so that cues are the same whatever a recall draws
-                options = base.told(model, method, generator=torch.Generator(x.device).manual_seed(self.seed))
+                options = runner.told(model, method, generator=torch.Generator(x.device).manual_seed(self.seed))
                 end = model.recall(state, cue, self.steps, method, **options).last
                 made[method].append(outcome(end, x, asked))
             tick()
@@ -195,9 +195,9 @@ class Basins(Experiment):
             "energy": [[round(e, 3) for e in row] for row in energy.tolist()],
             "stored": landmarks(model, state, plane, corners),
             "lowest": landmarks(model, state, plane, lowest),
-            "images": base.pack(x[None, :3]),
+            "images": runner.pack(x[None, :3]),
             "sides": torch.pdist(w).tolist(),
-            "paths": {m: self.paths(model, state, cue, plane, m) for m in base.recalls(model, chains=False)},
+            "paths": {m: self.paths(model, state, cue, plane, m) for m in runner.recalls(model, chains=False)},
         }
 
     def paths(
@@ -226,8 +226,8 @@ def damage(
 
 def outcome(end: Float[Tensor, "Q c h w"], stored: Float[Tensor, "T c h w"], asked: Int64[Tensor, "Q"]) -> Outcome:
     """Where recall ended; to be near is to differ in 5 % of pixels at most, or of their range (from −1 to 1)."""
-    apart = base.distances(end, stored)
-    binary = base.is_binary(stored)
+    apart = runner.distances(end, stored)
+    binary = runner.is_binary(stored)
     right, blank = hits(apart, asked), end.flatten(1).amax(-1) == end.flatten(1).amin(-1)
     near = (apart.amin(-1) <= NEAR * (stored[0].numel() if binary else 2)) & ~blank
     return Outcome(*(a.to(apart) for a in (right, right & near, near & ~right, blank)))
@@ -237,7 +237,7 @@ def curves(points: list[dict[str, Outcome]]) -> dict[str, Any]:
     """For each method, the mean of every measure at every point."""
     return {
         method: {
-            key: base.means(torch.stack([getattr(point[method], key).mean(-1) for point in points]))
+            key: runner.means(torch.stack([getattr(point[method], key).mean(-1) for point in points]))
             for key in Outcome._fields
         }
         for method in points[0]
@@ -264,7 +264,7 @@ def landmarks(model: DKM, state: MemoryState, plane: Plane, places: Float[Tensor
     return {
         "places": places.tolist(),
         "energy": there.energy.tolist(),
-        "decoded": base.pack(there.x[None]),
+        "decoded": runner.pack(there.x[None]),
     }
 
 

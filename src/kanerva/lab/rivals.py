@@ -19,9 +19,9 @@ from .. import checks
 from ..data import ClassImages
 from ..evaluate import evaluate, new_images
 from ..models import Model
-from . import base, denoising
-from .base import Experiment, Subject
+from . import denoising, runner
 from .denoising import Cell
+from .runner import Experiment, Subject
 from .tables import Share, Table
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class Rivals(Experiment):
             "seconds": times,
             "recall": recalls,
             "headline": cells(unseen.binary)[0].name,
-            "sha256": base.fingerprint(x for task in tasks for x in (task.x, *task.cues.values())),
+            "sha256": runner.fingerprint(x for task in tasks for x in (task.x, *task.cues.values())),
         }
 
     def scores(self, model: Model, images: ClassImages) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class Rivals(Experiment):
     def task(self, images: ClassImages, length: int) -> Task:
         """Different images, and every kind of damage to them, the same on every device."""
         generator = torch.Generator().manual_seed(self.seed)
-        x = base.distinct(images.to("cpu"), self.episodes, length, generator)
+        x = runner.distinct(images.to("cpu"), self.episodes, length, generator)
         asked = torch.linspace(0, length - 1, min(self.cues, length)).round().long()
         made = {cell.name: (cell, cell.corrupt(x[:, asked], generator)) for cell in cells(images.binary)}
         masks = {name: cue.mask if cell.known else None for name, (cell, cue) in made.items()}
@@ -190,12 +190,12 @@ def recall(
     """Write as many images as there is room for, ask for some, and compare: for every kind of damage."""
     state, found = model.write(task.x[:, :room]), {}
     for name, cue in task.cues.items():
-        options = base.told(model, model.METHODS[0], mask=task.masks[name], generator=generator)
+        options = runner.told(model, model.METHODS[0], mask=task.masks[name], generator=generator)
         last = model.recall(state, cue, steps, **options).last
-        apart = base.distances(last, task.x)
+        apart = runner.distances(last, task.x)
         wrong = apart.gather(-1, task.asked.expand(len(apart), -1)[..., None]).squeeze(-1)
         right = denoising.hits(apart, task.asked)
-        found[name] = {"wrong": base.mean(wrong), "right": base.mean(right.to(wrong))}
+        found[name] = {"wrong": runner.mean(wrong), "right": runner.mean(right.to(wrong))}
     return found
 
 

@@ -16,7 +16,7 @@ from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM, Model
 from ..recall.reader import Reader
-from .base import Experiment, Subject, distinct, mean, means, only, pack
+from .runner import Experiment, Subject, distinct, mean, means, only, pack
 from .tables import Share, Table, point
 
 LIMITS = (0.0, 0.01, 0.02, 0.05)

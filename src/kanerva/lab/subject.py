@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import models
-from .config import DataConfig, RunConfig
-from .data import ClassImages
-from .fields import from_dict
-from .models import Model
+from .. import models
+from ..config import DataConfig, RunConfig
+from ..data import ClassImages
+from ..fields import from_dict
+from ..models import Model
 
 
 class Subject(NamedTuple):

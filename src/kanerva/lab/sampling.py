@@ -17,9 +17,9 @@ from .. import checks
 from ..likelihood import LEVEL
 from ..models import Model, Recall
 from ..recall.chains import mixing
-from . import base
-from .base import Experiment, Subject
+from . import runner
 from .denoising import chosen, rises
+from .runner import Experiment, Subject
 from .tables import Table
 
 
@@ -93,11 +93,11 @@ class Sampling(Experiment):
     def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
         model, x = (
             subject.model,
-            base.distinct(subject.unseen, self.episodes, self.length + self.samples, generator),
+            runner.distinct(subject.unseen, self.episodes, self.length + self.samples, generator),
         )
         memories = [Written(a[: self.length], a[self.length :], model.write(a[: self.length])) for a in x]
-        seen = base.distinct(subject.seen, 1, min(self.seen, len(subject.seen)), generator)[0]
-        paths = {method: self.draw(subject, memories, method, generator, tick) for method in base.recalls(model)}
+        seen = runner.distinct(subject.seen, 1, min(self.seen, len(subject.seen)), generator)[0]
+        paths = {method: self.draw(subject, memories, method, generator, tick) for method in runner.recalls(model)}
         first = {method: drawn[0] for method, drawn in paths.items()}
         ends = {method: [path.last for path in drawn] for method, drawn in paths.items()}
         starts = [path.x[0] for path in paths[model.METHODS[0]]]
@@ -108,7 +108,7 @@ class Sampling(Experiment):
             "length": self.length,
             "by chance": expected_reached(self.length, self.samples),
             "steps": {method: stepwise(drawn, memories) for method, drawn in paths.items()},
-            "paths": base.energies(first),
+            "paths": runner.energies(first),
             "sets": {
                 "first draw": judge(starts, memories, seen),
                 **{method: judge(images, memories, seen) for method, images in ends.items()},
@@ -169,7 +169,7 @@ class Sampling(Experiment):
             path = subject.model.sample(
                 written.state, self.chains, self.chain, generator, chain(subject.model), temperature=temperature
             )
-            near = base.distances(path.x, written.x)
+            near = runner.distances(path.x, written.x)
             apart, late = near.amin(-1), self.chain // 10
             rows.append(
                 {
@@ -182,37 +182,37 @@ class Sampling(Experiment):
             tick()
         columns = {key: torch.stack([torch.as_tensor(row[key]).double() for row in rows]) for key in rows[0]}
         lags = columns.pop("autocorrelation").mean(0).tolist()
-        return {"autocorrelation": lags, **{key: base.mean(values) for key, values in columns.items()}}
+        return {"autocorrelation": lags, **{key: runner.mean(values) for key, values in columns.items()}}
 
 
 def chain(model: Model) -> str | None:
     """The recall of a model that is a Markov chain; None where there is none."""
-    return next((method for method in model.METHODS if base.is_chain(model, method)), None)
+    return next((method for method in model.METHODS if runner.is_chain(model, method)), None)
 
 
 def stepwise(paths: list[Recall], memories: list[Written]) -> dict[str, Any]:
     """The distance to the nearest stored image at every step; also the energy, and whether it rose, if any."""
-    near = [base.distances(path.x, written.x).amin(-1) for path, written in zip(paths, memories, strict=True)]
-    found = {"to stored": base.means(torch.stack(near, 1))}
+    near = [runner.distances(path.x, written.x).amin(-1) for path, written in zip(paths, memories, strict=True)]
+    found = {"to stored": runner.means(torch.stack(near, 1))}
     energies = [path.energy for path in paths if path.energy is not None]
     if not energies:
         return found
     energy = torch.stack(energies, 1)
-    return {"energy": base.means(energy), "rose": base.means(rises(energy)), **found}
+    return {"energy": runner.means(energy), "rose": runner.means(rises(energy)), **found}
 
 
 def judge(images: list[Tensor], memories: list[Written], seen: Float[Tensor, "N c h w"]) -> dict[str, Any]:
     """How near images are to stored ones and to those of training, how many differ, and where they come from."""
-    apart = [base.distances(a, written.x) for a, written in zip(images, memories, strict=True)]
+    apart = [runner.distances(a, written.x) for a, written in zip(images, memories, strict=True)]
     shares = torch.stack([share(a.argmin(-1), a.shape[-1]) for a in apart])
     return {
-        "to stored": base.mean(torch.stack([a.amin(-1) for a in apart])),
-        "to training": base.mean(torch.stack([base.distances(a, seen).amin(-1) for a in images])),
-        "brightness": base.mean(torch.stack([a.mean() for a in images])),
-        "distinct": base.mean(torch.tensor([distinct(a) for a in images])),
-        "reached": base.mean((shares > 0).double().sum(-1)),
-        "entropy": base.mean(entropy(shares)),
-        "shares": base.means(shares.sort(-1, descending=True).values.T),
+        "to stored": runner.mean(torch.stack([a.amin(-1) for a in apart])),
+        "to training": runner.mean(torch.stack([runner.distances(a, seen).amin(-1) for a in images])),
+        "brightness": runner.mean(torch.stack([a.mean() for a in images])),
+        "distinct": runner.mean(torch.tensor([distinct(a) for a in images])),
+        "reached": runner.mean((shares > 0).double().sum(-1)),
+        "entropy": runner.mean(entropy(shares)),
+        "shares": runner.means(shares.sort(-1, descending=True).values.T),
     }
 
 
@@ -233,7 +233,7 @@ def expected_reached(length: int, samples: int) -> float:
 
 def distinct(x: Float[Tensor, "n c h w"]) -> int:
     """How many images have none before them that is the same, to half a grey level."""
-    apart = base.distances(x, x)
+    apart = runner.distances(x, x)
     return int((apart.masked_fill(torch.ones_like(apart).triu().bool(), 1e9) > LEVEL / 2).all(-1).sum())
 
 
@@ -247,7 +247,7 @@ def pictures(stored: Float[Tensor, "T c h w"], paths: dict[str, Recall], n: int)
     steps = chosen(min(len(path.x) for path in paths.values()))
     sheets = {name: torch.stack([path.x[s - 1, :n] for s in steps], 1) for name, path in paths.items()}
     return {
-        "stored": base.pack(stored.unflatten(0, (2, -1)) if len(stored) % 2 == 0 else stored[None]),
+        "stored": runner.pack(stored.unflatten(0, (2, -1)) if len(stored) % 2 == 0 else stored[None]),
         "steps": steps,
-        "samples": {name: base.pack(images) for name, images in sheets.items()},
+        "samples": {name: runner.pack(images) for name, images in sheets.items()},
     }

@@ -19,8 +19,8 @@ from ..data import corruption
 from ..data.corruption import Cue
 from ..likelihood import LEVEL
 from ..models import Model, Recall
-from . import base
-from .base import Experiment, Subject
+from . import runner
+from .runner import Experiment, Subject
 from .tables import Share, Table
 
 HEADLINE = 0.15
@@ -139,7 +139,7 @@ class Denoising(Experiment):
                 shown[method] = path
         headline = next(cell for cell in cells if cell.headline)
         first = episodes[0]
-        plain = {method: shown[method] for method in base.recalls(model, chains=False)}
+        plain = {method: shown[method] for method in runner.recalls(model, chains=False)}
         return {
             "binary": subject.unseen.binary,
             "pixels": first.x[0].numel(),
@@ -156,7 +156,7 @@ class Denoising(Experiment):
                 for cell in cells
             ],
             "steps": {method: stepwise(made[headline.name, method]) for method in methods(model, headline)},
-            "paths": base.energies(shown),
+            "paths": runner.energies(shown),
             "pictures": pictures(first.x, first.cue(headline).x, plain, self.pictures),
         }
 
@@ -193,7 +193,7 @@ class Denoising(Experiment):
 
 def draw(subject: Subject, count: int, length: int, generator: torch.Generator) -> list[Episode]:
     """Write memories of images that were not seen in training."""
-    x = base.distinct(subject.unseen, count, length, generator)
+    x = runner.distinct(subject.unseen, count, length, generator)
     seeds = torch.randint(1 << 62, (count,), generator=generator, device=x.device).tolist()
     return [Episode(a, subject.model.write(a), seed) for a, seed in zip(x, seeds, strict=True)]
 
@@ -240,7 +240,7 @@ def holes(binary: bool) -> list[Cell]:
 def methods(model: Model, cell: Cell) -> list[str]:
     """The ways to recall that are tried on a kind of damage; Markov chains only on the paper's."""
     names = []
-    for name in base.recalls(model, chains=cell.headline):
+    for name in runner.recalls(model, chains=cell.headline):
         tell = cell.noise is not None and "noise" in model.options(name)
         names += [name, name + TOLD] if tell else [name]
     return names
@@ -265,7 +265,7 @@ def recall(
         made += 1
         tick()
 
-    options = base.told(model, name, noise=noise, mask=mask, generator=generator, callback=callback)
+    options = runner.told(model, name, noise=noise, mask=mask, generator=generator, callback=callback)
     path = model.recall(episode.state, cue.x, steps, name, **options)
     for _ in range(steps - made):  # at rest early, or not one to report its steps
         tick()
@@ -274,13 +274,13 @@ def recall(
 
 def measure(path: Recall, clean: Float[Tensor, "Q c h w"]) -> Measures:
     """Judge a trajectory whose cues are those of all stored images, in their order."""
-    apart = base.distances(path.x, clean)
+    apart = runner.distances(path.x, clean)
     right = hits(apart, torch.arange(len(clean), device=clean.device))
     flat = path.x.flatten(2)
     blank = flat.amax(-1) == flat.amin(-1)
     wrong, energy = apart.diagonal(dim1=-2, dim2=-1), path.energy
     rose = None if energy is None else rises(energy)
-    noise = None if base.is_binary(clean) else psnr(wrong)
+    noise = None if runner.is_binary(clean) else psnr(wrong)
     return Measures(wrong, right.to(wrong), blank.to(wrong), energy, rose, noise)
 
 
@@ -307,16 +307,16 @@ def rises(energy: Float[Tensor, "S *b"]) -> Float[Tensor, "S *b"]:
 def final(made: list[Measures]) -> dict[str, Any]:
     """The last step's measures, and the share of all steps after the first that raised the energy."""
     found = together(made)
-    last = {key: base.mean(values[-1]) for key, values in found.items() if key != "rose"}
+    last = {key: runner.mean(values[-1]) for key, values in found.items() if key != "rose"}
     if "rose" not in found:
         return last
     rose = found["rose"]
-    return {**last, "rose": base.mean((rose[1:] if len(rose) > 1 else rose).mean((0, 2)))}
+    return {**last, "rose": runner.mean((rose[1:] if len(rose) > 1 else rose).mean((0, 2)))}
 
 
 def stepwise(made: list[Measures]) -> dict[str, Any]:
     """Every measure at every step."""
-    return {key: base.means(values) for key, values in together(made).items()}
+    return {key: runner.means(values) for key, values in together(made).items()}
 
 
 def together(made: list[Measures]) -> dict[str, Float[Tensor, "S E Q"]]:
@@ -329,7 +329,7 @@ def at_rest(model: Model, episodes: list[Episode]) -> dict[str, Any]:
     """The energy of the stored images themselves, where the model has one."""
     found = [model.energy_at(episode.state, episode.x) for episode in episodes]
     energy = [values for values in found if values is not None]
-    return {"energy": base.mean(torch.stack(energy))} if energy else {}
+    return {"energy": runner.mean(torch.stack(energy))} if energy else {}
 
 
 def yardsticks(cell: Cell, episodes: list[Episode]) -> dict[str, Any]:
@@ -338,19 +338,19 @@ def yardsticks(cell: Cell, episodes: list[Episode]) -> dict[str, Any]:
     for episode in episodes:
         cue, answer = episode.cue(cell), torch.arange(len(episode.x), device=episode.x.device)
         found = apart(cue, episode.x, cell.known).argmin(-1)
-        missed = base.distances(episode.x, episode.x)[answer, found]
-        rows.append((base.distances(cue.x, episode.x).diagonal(), (found == answer).to(missed), missed))
+        missed = runner.distances(episode.x, episode.x)[answer, found]
+        rows.append((runner.distances(cue.x, episode.x).diagonal(), (found == answer).to(missed), missed))
     wrong, right, other = (torch.stack(values) for values in zip(*rows, strict=True))
-    cues = {"wrong": wrong} if base.is_binary(episodes[0].x) else {"wrong": wrong, "psnr": psnr(wrong)}
-    nearest = {"right": base.mean(right), "wrong": base.mean(other)}
-    return {"cue": {name: base.mean(values) for name, values in cues.items()}, "nearest": nearest}
+    cues = {"wrong": wrong} if runner.is_binary(episodes[0].x) else {"wrong": wrong, "psnr": psnr(wrong)}
+    nearest = {"right": runner.mean(right), "wrong": runner.mean(other)}
+    return {"cue": {name: runner.mean(values) for name, values in cues.items()}, "nearest": nearest}
 
 
 def apart(cue: Cue, stored: Float[Tensor, "T c h w"], known: bool) -> Float[Tensor, "Q T"]:
     """Distances of cues to the stored images, over trusted pixels alone if they are known."""
     if not known or cue.mask is None:
-        return base.distances(cue.x, stored)
-    return torch.cat([base.distances((a * m)[None], stored * m) for a, m in zip(cue.x, cue.mask, strict=True)])
+        return runner.distances(cue.x, stored)
+    return torch.cat([runner.distances((a * m)[None], stored * m) for a, m in zip(cue.x, cue.mask, strict=True)])
 
 
 def pictures(
@@ -362,7 +362,7 @@ def pictures(
         for step in chosen(len(path.x)):
             rows.append(path.x[step - 1, :n])
             names.append(f"{method}{STEP}{step}")
-    return {"rows": names, "images": base.pack(torch.stack(rows))}
+    return {"rows": names, "images": runner.pack(torch.stack(rows))}
 
 
 def chosen(steps: int) -> list[int]:

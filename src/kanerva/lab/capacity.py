@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import checks, objective
 from ..data import ClassImages, episodes
 from ..models import Model
-from .base import Experiment, Subject, distances, fingerprint, means
+from .runner import Experiment, Subject, distances, fingerprint, means
 from .tables import Share, Table, point
 
 # Images in one pass of the codec, which then stays well below a gigabyte.

@@ -21,7 +21,7 @@ from ... import __version__
 from ...files import atomic_write
 from ...spelling import nearest
 from .. import EXPERIMENTS, module
-from ..base import file_name, unpack
+from ..runner import file_name, unpack
 
 # Okabe and Ito's colours, which colour-blind people can tell apart
 COLOURS = (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from .base import Experiment
+    from .runner import Experiment
 
 
 class Entry(NamedTuple):

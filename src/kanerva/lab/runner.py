@@ -24,8 +24,8 @@ from ..files import atomic_write, check_writable
 from ..models import Model, Recall
 from ..progress import bar
 from ..streams import say
-from ..subject import Subject as Subject
-from ..subject import load, origin, sources
+from .subject import Subject as Subject
+from .subject import load, origin, sources
 from .tables import Table
 
 Kind = TypeVar("Kind", bound=Model)

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import experiments, storage
-from ..experiments import EXPERIMENTS
-from ..experiments.base import Experiment
-from ..experiments.tables import is_number
-from ..spelling import nearest
+from ... import lab, storage
+from ...lab import EXPERIMENTS
+from ...lab.runner import Experiment
+from ...lab.tables import is_number
+from ...spelling import nearest
 
 
 class Results(NamedTuple):
@@ -26,7 +26,7 @@ class Results(NamedTuple):
     @property
     def known(self) -> type[Experiment] | None:
         """The experiment that made it; None where there is none of that name here."""
-        return experiments.find(self.name) if self.name in EXPERIMENTS else None
+        return lab.find(self.name) if self.name in EXPERIMENTS else None
 
     @property
     def title(self) -> str:

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 from PIL import Image
 
-from ..experiments import plots
-from ..experiments.base import unpack
+from ...lab import plots
+from ...lab.runner import unpack
 
 WIDEST = 2200
 """Pixels of a figure that comes as a file, eleven inches as experiments draw; the page shows fewer."""

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ..base import unpack
+from ..runner import unpack
 from . import columns, curve, each, legend, look, numbers, rising, sheet, singles, unit
 
 NEAREST = "stored image nearest to the cue (keeps all images)"

@@ -14,11 +14,11 @@ import jinja2
 import torch
 from PIL import Image
 
-from .. import __version__, experiments
-from ..experiments import EXPERIMENTS, plots
-from ..experiments.base import Experiment
-from ..experiments.tables import Table, is_number, plus_minus, show
-from ..models import MODELS, Model
+from ... import __version__, lab
+from ...lab import EXPERIMENTS, plots
+from ...lab.runner import Experiment
+from ...lab.tables import Table, is_number, plus_minus, show
+from ...models import MODELS, Model
 from . import figures
 from .figures import Picture, Strip
 from .gather import Material, Results, at, number, part
@@ -298,7 +298,7 @@ def blocks(results: Results, but: str | None, warnings: list[str]) -> list[Block
             titles = {end: figure.get_suptitle() for end, figure in drawing.items()}
             return gathered(results, {end: figures.panels(figure) for end, figure in drawing.items()}, titles)
     files: dict[str, list[Picture]] = {}
-    for path in experiments.figures(results.path):
+    for path in lab.figures(results.path):
         try:
             files[path.stem[len(results.path.stem) + 1 :]] = [figures.from_file(path.read_bytes())]
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
