@@ -199,13 +199,16 @@ def test_every_field_has_its_help(kind: type) -> None:
             ["experiment", "capcity"],
             "experiment: expected one of those below, got 'capcity'; did you mean 'capacity'?",
         ),
-        (["experiment", "order", "--sed", "1"], "did you mean --seed? kanerva experiment order --help lists them"),
         (
-            ["experiment", "order", "--checkpoint", "nowhere"],
+            ["experiment", "basins", "--sed", "1"],
+            "did you mean --seed? kanerva experiment basins --help lists them",
+        ),
+        (
+            ["experiment", "basins", "--checkpoint", "nowhere"],
             "kanerva: nowhere: no such checkpoint or run; pretrained: mazes, omniglot, omniglot-new; without",
         ),
         (["report"], "RUN"),
-        (["report", "nowhere"], "kanerva: nowhere: no such run; expected a run's folder, a checkpoint, or a model"),
+        (["report", "nowhere"], "kanerva: nowhere: no such run; expected a run's folder, a checkpoint, or a"),
         (["data", "--dataset", "omniglot", "--data-dir", "nowhere"], "images_background.zip"),
     ],
     ids=str,
@@ -487,7 +490,7 @@ def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["capacity", "denoising", "sampling", "more", "basins", "order", "fixed-points", "rivals", "inside"]
+    names = ["capacity", "denoising", "sampling", "basins", "fixed-points", "rivals", "inside"]
     text = said(capsys, "experiment")
     assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == names
     assert said(capsys, "experiment", "--help") == text

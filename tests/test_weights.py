@@ -12,7 +12,7 @@ from kanerva import RunConfig, storage
 from kanerva.commands import parse
 from kanerva.data import corruption
 from kanerva.fields import from_dict
-from kanerva.lab.runner import distances, distinct
+from kanerva.lab.measures import distances, distinct
 from test_omniglot import REAL, real
 
 

@@ -115,7 +115,7 @@ def first_line(error: Exception) -> str:
 
 def names() -> str:
     """The experiments, one a line."""
-    return "\n".join(f"  {name:12} {entry.line}" for name, entry in lab.EXPERIMENTS.items())
+    return "\n".join(f"  {name:12} {line}" for name, line in lab.EXPERIMENTS.items())
 
 
 def usage() -> str:

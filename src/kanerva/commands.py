@@ -27,7 +27,8 @@ from .data import ClassImages
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir, check_writable
-from .lab.subject import find
+from .lab.runner import find
+from .lab.runner import flags as experiment_flags
 from .linalg import broadcast
 from .log import METRICS, latest
 from .memory import MemoryState, frame
@@ -163,15 +164,13 @@ class Experiment:
     """Make one of the paper's experiments: numbers, and figures of them."""
 
     work: Any
-    """One of the classes in lab/."""
+    """Its flags, which `lab.runner` has read."""
 
     def run(self) -> None:
-        path = self.work.main()
+        path, drawn = self.work.main()
         results = json.loads(path.read_text("utf-8"))
         for model in results["models"]:
-            print(f"{model['name']}\n{self.work.table(model['result']).lines()}\n")
-        # those of a run before this one, with other models, are older
-        drawn = [file for file in lab.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
+            print(f"{model['name']}\n{self.work.EXPERIMENT.table(model['result']).lines()}\n")
         print("\n".join(map(str, [path, *drawn])))
         print(f"{results['seconds']} s")
 
@@ -181,14 +180,14 @@ class Plot:
     """Draw the figures of an experiment again, from its file of results alone."""
 
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
-    """The JSON that kanerva experiment, or benchmarks/speed.py, has written."""
+    """The JSON that kanerva experiment has written."""
     out: Path | None = None
     """A folder for the figures; otherwise they go beside FILE."""
 
     def run(self) -> None:
-        from .lab import plots
+        from .lab import drawing
 
-        print("\n".join(map(str, plots.redraw(self.file, self.out))))
+        print("\n".join(map(str, drawing.redraw(self.file, self.out))))
 
 
 @dataclass(frozen=True)
@@ -388,7 +387,8 @@ def parse(command: str, arguments: list[str]) -> Any:
         return parse_train(arguments)
     if command == "experiment":
         name, *flags = arguments
-        return Experiment(read(lab.find(name), f"kanerva experiment {name}", flags))
+        command = f"kanerva experiment {name}"
+        return Experiment(read(experiment_flags(lab.find(name), command), command, flags))
     return read(KINDS[command], f"kanerva {command}", arguments)
 
 

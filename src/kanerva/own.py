@@ -12,7 +12,7 @@ from torch import Tensor
 from . import data
 from .data import Cue
 from .data.images import pictures
-from .lab.runner import distances, told
+from .lab.measures import distances, told
 from .lab.tables import Table
 from .models import Model
 from .progress import bar

@@ -3,34 +3,35 @@
 import copy
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from .. import checks
 from ..checks import deep_checks
 from ..likelihood import LEVEL
 from ..memory import MemoryState
-from ..models import DKM, Model
+from ..models import DKM
+from ..progress import bar
 from ..recall.reader import Reader
-from .runner import Experiment, Subject, distinct, mean, means, only, pack
+from .drawing import COLOURS, curve, look
+from .measures import answers, distances, distinct, mean, means
+from .runner import Subject
 from .tables import Share, Table, point
 
+NEEDS = "dkm"
+SMOKE = {"length": 6, "episodes": 2, "steps": 12}
 LIMITS = (0.0, 0.01, 0.02, 0.05)
 """Shares of an image's pixels that may be wrong."""
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-# Less than this share of a weight moves in a step: it has arrived.
-STILL = 1e-3
-EXAMPLES = 16
-# At the address of the cue, of the image where recall ends, and where the smooth map leads.
 PLACES = ("image", "recall", "smooth")
+"""At the address of the cue, of the image where recall ends, and where the smooth map leads."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FixedPoints(Experiment):
+def run(who: Subject, seed: int = 0, *, length: int = 32, episodes: int = 8, steps: int = 100) -> dict[str, Any]:
     """Where recall by least squares goes from clean stored images, and whether it is stable there [app. E].
 
     The proof assumes that a stored pattern is a minimum of the energy, hence a fixed point, and that no step raises
@@ -40,115 +41,40 @@ class FixedPoints(Experiment):
 
     Stability is that of the smooth map w → address(encoder(mean p(x | decoder(Rᵀw)))): recall itself takes the
     mode of binary images, which is piecewise constant, so that its derivative is zero wherever it has one. The
-    spectral radius of the smooth map's K×K Jacobian says whether small deviations die out (< 1). At a fixed point
-    its eigenvalues, but for zeros, are those of the map from images to images. It is taken at three places: at the
+    spectral radius of the smooth map's K×K Jacobian says whether small deviations die out (< 1). It is taken at the
     address of the cue, at that of the image where recall ends, and where iterating the smooth map leads. Only the
     last is a fixed point of the smooth map, but iteration leads away from unstable ones: alone it would flatter.
+
+    length: Images stored.
+    episodes: Memories, each of other images.
+    steps: Most steps of recall.
     """
-
-    length: int = 32
-    """Images stored."""
-    episodes: int = 8
-    """Memories, each of other images."""
-    steps: int = 100
-    """Most steps of recall."""
-
-    NAME: ClassVar[str] = "fixed-points"
-    TITLE: ClassVar[str] = "Fixed points"
-    ABOUT: ClassVar[str] = (
-        "Recall starts at clean stored images, which in theory are fixed points: it should stay there. One sees "
-        "how far it moves, and whether it comes to rest, goes round in a cycle, or neither; and whether small "
-        "deviations die out, which they do where the spectral radius is below 1. Images that were not stored are "
-        "the contrast."
-    )
-    FIGURES: ClassVar[dict[str, str]] = {
-        "": "How far recall moves from stored and from other images, how many stored images move how far, and how "
-        "recall ends.",
-        "stability": "Spectral radii of the smooth map of recall: at the image, where recall ends, and where "
-        "iterating the map leads. Left of the dashed line small deviations die out.",
-        "pictures": "Stored images, what one step of recall makes of them, and where recall ends.",
-    }
-    NEEDS: ClassVar[str | None] = "dkm"
-    SMOKE: ClassVar[dict[str, Any]] = {"length": 6, "episodes": 2, "steps": 12}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.fields(self, length=1, episodes=1, steps=1)
-
-    def rounds(self, model: Model) -> int:
-        return 2 * self.episodes
-
-    def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
-        model = only(subject.model, DKM)
-        exact = in_double(model)
-        found: dict[str, list[Found]] = {"stored": [], "others": []}
-        pictures = []
-        for _ in range(self.episodes):
-            stored, others = distinct(subject.unseen, 1, 2 * self.length, generator)[0].split(self.length)
+    model, found = who.model, dict[str, list[Found]](stored=[], others=[])
+    assert isinstance(model, DKM)
+    exact, generator = copy.deepcopy(model).double().requires_grad_(False), torch.Generator().manual_seed(seed)
+    with bar(f"fixed-points: {who.name}", 2 * episodes) as advance:
+        for x in distinct(who.unseen.to("cpu"), episodes, 2 * length, generator).to(model.device):
+            stored, others = x.split(length)
             state = model.write(stored)
             for name, cues in (("stored", stored), ("others", others)):
-                path = model.recall(state, cues, self.steps, "least-squares").x
-                smooth = settle(model, exact, state, cues, path[-1], self.steps)
-                found[name].append(follow(path, stored, name == "stored", smooth))
-                tick()
-                if name == "stored":
-                    pictures.append(torch.stack([stored, path[0], path[-1]]))
-        pixels = stored[0].numel()
-        return {
-            "length": self.length,
-            "pixels": pixels,
-            "cues": {name: summary(memories, pixels) for name, memories in found.items()},
-            "examples": pack(torch.cat(pictures, 1)[:, :EXAMPLES]),
-        }
-
-    @staticmethod
-    def table(result: dict[str, Any]) -> Table:
-        """How far recall goes from stored and from other images, how it ends, and whether it is stable."""
-
-        def within(found: dict[str, Any]) -> Share:
-            return Share(found["within"]["last"][found["within"]["limits"].index(0.05)])
-
-        def stable(place: str) -> Callable[[dict[str, Any]], Share]:
-            return lambda found: Share(found["smooth"]["radius"][place]["stable"])
-
-        wanted: tuple[tuple[str, Callable[[dict[str, Any]], Any]], ...] = (
-            (f"{unit(result)} after one step", lambda found: point(found["wrong"], 0)),
-            (f"{unit(result)} at the end", lambda found: point(found["wrong"], -1)),
-            (f"{unit(result)} at the end: at most 5 %", within),
-            ("nearest to the right image at the end", lambda found: Share(found["right"])),
-            ("ends at a fixed point", lambda found: Share(found["ends"]["fixed"])),
-            ("ends in a cycle", lambda found: Share(found["ends"]["cycle"])),
-            ("different ends in a memory", lambda found: found["attractors"]),
-            ("stable at the image", stable("image")),
-            ("stable where recall ends", stable("recall")),
-            ("stable where its smooth map leads", stable("smooth")),
-        )
-        both = [result["cues"][name] for name in ("stored", "others")]
-        rows = [[label, *map(pick, both)] for label, pick in wanted]
-        return Table(["", "from stored images", "from other images"], rows)
-
-
-def unit(result: dict[str, Any]) -> str:
-    """What is counted: see `differ`."""
-    return "wrong pixels" if result["examples"]["binary"] else "values off by more than a grey level"
-
-
-class Smooth(NamedTuple):
-    """What the smooth map does from Q cues."""
-
-    radius: Float[Tensor, "3 Q"]
-    """Spectral radius of the Jacobian at each of PLACES."""
-    residual: Float[Tensor, "Q"]
-    """How far one more step would move at the last of PLACES, relative to w."""
-    x: Float[Tensor, "Q c h w"]
-    """The modes there."""
+                path = model.recall(state, cues, steps, "least-squares").x
+                radii = settle(model, exact, state, cues, path[-1], steps)
+                found[name].append(follow(path, stored, name == "stored", radii))
+                advance(1)
+    pixels = stored[0].numel()
+    return {
+        "length": length,
+        "pixels": pixels,
+        "binary": who.unseen.binary,
+        "cues": {name: summary(memories, pixels) for name, memories in found.items()},
+    }
 
 
 class Found(NamedTuple):
-    """What became of Q cues in one memory; distances count pixels."""
+    """What became of Q cues in one memory."""
 
     wrong: Int64[Tensor, "S Q"]
-    """From the right stored image (or from the nearest, for other cues), after each step."""
+    """Pixels that differ from the right stored image (or from the nearest, for other cues), after each step."""
     right: Bool[Tensor, "Q"]
     """No other stored image is nearer at the end."""
     blank: Bool[Tensor, "Q"]
@@ -157,25 +83,20 @@ class Found(NamedTuple):
     """1 for a fixed point, more for a cycle, 0 for neither."""
     attractors: int
     """Fixed points and cycles that differ."""
-    smooth_wrong: Int64[Tensor, "Q"]
-    smooth: Smooth
+    radius: Float[Tensor, "3 Q"]
+    """Spectral radius of the smooth map's Jacobian at each of PLACES."""
 
 
-def follow(path: Float[Tensor, "S Q c h w"], stored: Float[Tensor, "T c h w"], own: bool, smooth: Smooth) -> Found:
+def follow(
+    path: Float[Tensor, "S Q c h w"], stored: Float[Tensor, "T c h w"], own: bool, radius: Float[Tensor, "3 Q"]
+) -> Found:
     """Judge a path of recall, where cue q is the q-th stored image or, if not `own`, none of them."""
-
-    def distance(x: Float[Tensor, "Q c h w"]) -> tuple[Tensor, Tensor]:
-        apart = differ(x[:, None], stored)
-        nearest = apart.amin(-1)
-        wrong = apart.diagonal() if own else nearest
-        return wrong, wrong == nearest
-
-    steps = [distance(x) for x in path]
+    apart = torch.stack([differ(x[:, None], stored) for x in path])
+    wrong = apart.diagonal(dim1=-2, dim2=-1) if own else apart.amin(-1)
+    right = answers(distances(path[-1], stored))[1] if own else torch.ones_like(wrong[-1], dtype=torch.bool)
     period = periods(path)
-    wrong = torch.stack([step[0] for step in steps])
     blank = differ(path[-1], path[-1, :, :1, :1, :1]) == 0
-    number = count_attractors(path, period)
-    return Found(wrong, steps[-1][1], blank, period, number, distance(smooth.x)[0], smooth)
+    return Found(wrong, right, blank, period, count_attractors(path, period), radius)
 
 
 def differ(a: Float[Tensor, "*#b c h w"], b: Float[Tensor, "*#b #c #h #w"]) -> Int64[Tensor, "*b"]:
@@ -195,11 +116,6 @@ def count_attractors(path: Float[Tensor, "S Q c h w"], period: Int64[Tensor, "Q"
     return len({min(x.tobytes() for x in levels[-p:, q]) for q, p in enumerate(period.tolist()) if p})
 
 
-def in_double(model: DKM) -> DKM:
-    """A copy in double precision, without gradients of its own."""
-    return copy.deepcopy(model).double().requires_grad_(False)
-
-
 def settle(
     model: DKM,
     exact: DKM,
@@ -207,18 +123,15 @@ def settle(
     cues: Float[Tensor, "Q c h w"],
     ends: Float[Tensor, "Q c h w"],
     steps: int,
-) -> Smooth:
-    """Iterate the smooth map from the addresses of cues; judge PLACES in double precision."""
+) -> Float[Tensor, "3 Q"]:
+    """Iterate the smooth map from the addresses of cues; the spectral radius at PLACES, in double precision."""
     at = Reader.of(model, state)
     start = w = at.address(cues)
     with deep_checks(False):  # what a model reads may leave the range of pixels
         for _ in range(steps):
             w = smooth_step(at, w)
         double = Reader.of(exact, state.to(torch.float64))
-        places = [v.double() for v in (start, at.address(ends), w)]
-        residual = (smooth_step(double, places[-1]) - places[-1]).norm(dim=-1) / places[-1].norm(dim=-1)
-        radii = torch.stack([radius(jacobian(double, v)) for v in places])
-    return Smooth(radii, residual, at.decode(w).mode())
+        return torch.stack([radius(jacobian(double, v.double())) for v in (start, at.address(ends), w)])
 
 
 def smooth_step(at: Reader, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K"]:
@@ -244,10 +157,11 @@ def summary(memories: list[Found], pixels: int) -> dict[str, Any]:
     """The numbers of all memories together; memories are the independent unit."""
 
     def each(field: str) -> Tensor:
-        return torch.stack([getattr(found, field) for found in memories])
+        return torch.stack([torch.as_tensor(getattr(found, field)) for found in memories])
 
-    wrong, period = each("wrong"), each("period")
+    wrong, period, radii = each("wrong"), each("period"), each("radius")
     ends = {"fixed": period == 1, "cycle": period > 1, "neither": period == 0}
+    stable = {place: {"stable": mean(radii[:, i] < 1)} for i, place in enumerate(PLACES)}
     return {
         "wrong": means(wrong.transpose(0, 1)),
         "first": sorted(wrong[:, 0].flatten().tolist()),
@@ -261,26 +175,96 @@ def summary(memories: list[Found], pixels: int) -> dict[str, Any]:
         "blank": mean(each("blank")),
         "ends": {name: mean(which) for name, which in ends.items()},
         "periods": {str(p): n for p, n in sorted(Counter(period.flatten().tolist()).items())},
-        "attractors": mean(torch.tensor([found.attractors for found in memories])),
-        "smooth": smooth_summary([found.smooth for found in memories]) | {"wrong": mean(each("smooth_wrong"))},
+        "attractors": mean(each("attractors")),
+        "smooth": {"radius": stable},
     }
 
 
-def smooth_summary(memories: list[Smooth]) -> dict[str, Any]:
-    """Distributions over all cues, and shares with memories as the independent unit."""
-    residual = torch.stack([found.residual for found in memories])
-    radii = dict(zip(PLACES, torch.stack([found.radius for found in memories], 1), strict=True))
-    return {
-        "residual": distribution(residual),
-        "settled": mean(residual < STILL),
-        "radius": {name: {**distribution(r), "stable": mean(r < 1)} for name, r in radii.items()},
-    }
+def unit(result: dict[str, Any]) -> str:
+    """What is counted: see `differ`."""
+    return "wrong pixels" if result.get("binary", True) else "values off by more than a grey level"
 
 
-def distribution(values: Float[Tensor, "..."]) -> dict[str, Any]:
-    flat = values.flatten().double()
-    levels = torch.tensor(QUANTILES, dtype=flat.dtype, device=flat.device)
-    return {
-        "quantiles": dict(zip(map(str, QUANTILES), flat.quantile(levels).tolist(), strict=True)),
-        "values": [float(f"{value:.4g}") for value in flat.sort().values.tolist()],
-    }
+def table(result: dict[str, Any]) -> Table:
+    """How far recall goes from stored and from other images, how it ends, and whether it is stable."""
+
+    def within(found: dict[str, Any]) -> Share:
+        return Share(found["within"]["last"][found["within"]["limits"].index(0.05)])
+
+    def stable(place: str) -> Callable[[dict[str, Any]], Share]:
+        return lambda found: Share(found["smooth"]["radius"][place]["stable"])
+
+    wanted: tuple[tuple[str, Callable[[dict[str, Any]], Any]], ...] = (
+        (f"{unit(result)} after one step", lambda found: point(found["wrong"], 0)),
+        (f"{unit(result)} at the end", lambda found: point(found["wrong"], -1)),
+        (f"{unit(result)} at the end: at most 5 %", within),
+        ("nearest to the right image at the end", lambda found: Share(found["right"])),
+        ("ends at a fixed point", lambda found: Share(found["ends"]["fixed"])),
+        ("ends in a cycle", lambda found: Share(found["ends"]["cycle"])),
+        ("different ends in a memory", lambda found: found["attractors"]),
+        ("stable at the image", stable("image")),
+        ("stable where recall ends", stable("recall")),
+        ("stable where its smooth map leads", stable("smooth")),
+    )
+    both = [result["cues"][name] for name in ("stored", "others")]
+    rows = [[label, *map(pick, both)] for label, pick in wanted]
+    return Table(["", "from stored images", "from other images"], rows)
+
+
+# Figures
+
+KINDS = {"stored": "stored images", "others": "other images"}
+ENDS = {"fixed": ("fixed point", COLOURS[0]), "cycle": ("cycle", COLOURS[4]), "neither": ("neither", "0.75")}
+
+
+def figures(models: list[dict[str, Any]]) -> dict[str, Figure]:
+    """How far recall moves, how many images it moves how far, and how it ends."""
+    figure = Figure(figsize=(10.5, 2.9 * len(models)), layout="constrained")
+    grid = figure.subplots(len(models), 3, squeeze=False, width_ratios=(4, 4, 3.4))
+    for (left, middle, right), model in zip(grid, models, strict=True):
+        result = model["result"]
+        for number, (kind, name) in enumerate(KINDS.items()):
+            wrong = result["cues"][kind]["wrong"]
+            curve(left, range(1, len(wrong["mean"]) + 1), wrong, f"from {name}", look(number), markevery=[0, -1])
+        left.set(xscale="log", xlabel="step of recall", ylabel=unit(result))
+        left.set_title(f"{model['name']}: distance from the right,\nor else the nearest, stored image")
+        left.xaxis.set_major_formatter(lambda step, _: f"{step:g}")
+        left.set_ylim(bottom=0)
+        left.legend()
+        cumulative(middle, result)
+        ends(right, result)
+    return {"": figure}
+
+
+def cumulative(axes: Axes, result: dict[str, Any]) -> None:
+    """The share of stored images within so many pixels, after one step and at the end."""
+    stored = result["cues"]["stored"]
+    for name, label, colour in (("first", "after one step", COLOURS[2]), ("last", "at the end", COLOURS[0])):
+        axes.ecdf(stored[name], color=colour, label=label)
+    for limit in stored["within"]["limits"][1:]:
+        axes.axvline(limit * result["pixels"], color="0.5", linestyle=":", linewidth=0.9)
+        axes.text(limit * result["pixels"], 1.01, f"{100 * limit:g} %", fontsize=7, ha="center", va="bottom")
+    axes.set_title(f"from stored images, {100 * stored['within']['first'][0]['mean']:.0f} % exactly fixed", pad=14)
+    axes.set(xlabel=f"{unit(result)}, at most", ylabel="% of stored images")
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}")
+    axes.set_xlim(left=-0.5)
+    axes.legend(loc="lower right", bbox_to_anchor=(0.97, 0))
+
+
+def ends(axes: Axes, result: dict[str, Any]) -> None:
+    """Shares of the ways in which recall ends."""
+    bottom = np.zeros(len(KINDS))
+    for end, (label, colour) in ENDS.items():
+        heights = np.array([100 * result["cues"][kind]["ends"][end]["mean"] for kind in KINDS])
+        axes.bar(range(len(KINDS)), heights, 0.6, bottom, color=colour, label=label)
+        bottom += heights
+    for place, kind in enumerate(KINDS):
+        count = result["cues"][kind]["attractors"]["mean"]
+        blank = 100 * result["cues"][kind]["blank"]["mean"]
+        note = f"{count:.3g} different,\n{blank:.0f} % blank"
+        axes.text(place, 101, note, fontsize=7, ha="center", va="bottom")
+    axes.set_xticks(range(len(KINDS)), [f"from\n{name}" for name in KINDS.values()])
+    axes.set_title(f"how recall ends, {result['length']} cues a memory", pad=24)
+    axes.set_ylabel("% of cues")
+    axes.grid(visible=False)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)

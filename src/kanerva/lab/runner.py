@@ -1,39 +1,141 @@
-"""What experiments have in common: flags, the models and images they are made with, files of results."""
+"""Run an experiment: its flags, the models and images that it is made with, and its files of results.
 
-import base64
+A model is named by a place: a checkpoint, the folder of a run, a pretrained model ("mazes", "omniglot",
+"omniglot-new"), or a model that needs no training ("nearest"); "hopfield:PLACE" is Hopfield retrieval on the codes
+of the model at PLACE.
+"""
+
 import dataclasses
-import hashlib
+import inspect
 import json
-import math
 import platform
 import re
+import shlex
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from types import ModuleType
+from typing import Annotated, Any, ClassVar, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
+import tyro
 
-from .. import __version__, checks, plain, storage
+from .. import __version__, checks, models, plain, storage
+from ..config import DataConfig, RunConfig
 from ..data import ClassImages
 from ..distributed import choose
+from ..fields import from_dict
 from ..files import atomic_write, check_writable
-from ..models import Model, Recall
-from ..progress import bar
-from ..streams import say
-from .subject import Subject as Subject
-from .subject import load, origin, sources
-from .tables import Table
+from ..models import Model
 
-Kind = TypeVar("Kind", bound=Model)
+# Models
+
+
+class Subject(NamedTuple):
+    """A model, and images of classes that it has seen and has not."""
+
+    name: str
+    model: Model
+    seen: ClassImages
+    unseen: ClassImages
+    about: dict[str, Any]
+    """Where the model comes from, for the file of results."""
+
+
+class Source(NamedTuple):
+    """What is known of a model before it is made."""
+
+    place: str
+    kind: str
+    data: DataConfig | None
+    """The images that it was trained on, where it says."""
+    tensors: dict[str, torch.Tensor]
+    about: dict[str, Any]
+    """What its checkpoint says of itself; empty where there is none."""
+
+    def origin(self, data: DataConfig) -> dict[str, Any]:
+        """Where the model and its images come from, for the file of results."""
+        about = {key: self.about.get(key) for key in ("step", "seconds", "crc32")}
+        return {"checkpoint": self.place, "kind": self.kind, **about, "dataset": data.dataset}
+
+
+def find(
+    places: Sequence[str],
+    device: torch.device | str = "cpu",
+    dataset: str | None = None,
+    data_dir: str | None = None,
+) -> Iterator[Subject]:
+    """Load models one after another, with the images to try them on.
+
+    Images are those of a data set that is named, or those that a model was trained on. A model that was trained on
+    none takes those of the first one here that was, or glyphs.
+    """
+    return load(sources(places, dataset, data_dir), device)
+
+
+def sources(
+    places: Sequence[str], dataset: str | None = None, data_dir: str | None = None
+) -> list[tuple[Source, DataConfig]]:
+    """What is at the places, and the images for each; nothing is made yet."""
+    if not places:
+        raise ValueError("checkpoint: expected at least one model, got none")
+    read = [source(place) for place in places]
+    usual = next((found.data for found in read if found.data is not None), DataConfig())
+    return [(found, (found.data or usual).other(dataset, data_dir)) for found in read]
+
+
+def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | str = "cpu") -> Iterator[Subject]:
+    """Make the models, and load their images."""
+    for found, config in sources:
+        seen, unseen = config.load(device)
+        yield Subject(name(found.place), make(found, seen).to(device), seen, unseen, found.origin(config))
+
+
+def source(place: str) -> Source:
+    """Read what is at a place."""
+    kind, colon, codec = place.partition(":")
+    if kind in models.MODELS and not Path(place).exists():
+        if not models.MODELS[kind].UNTRAINED:
+            raise ValueError(f"{place}: expected a checkpoint of it; kanerva train PRESET --model {kind} makes one")
+        if not colon:
+            return Source(place, kind, None, {}, {})
+        inner = source(codec) if codec else None
+        if inner is None or models.MODELS[inner.kind].UNTRAINED:
+            raise ValueError(f"{place}: expected a trained model after the colon, got {codec or 'nothing'}")
+        return inner._replace(place=place, kind=kind)
+    path, tensors, about = models.read(place)
+    kind = models.config_of(about, str(path)).kind
+    run = about.get("run")
+    trained = None if run is None else from_dict(RunConfig, run, f"{path}: run").data
+    return Source(place, kind, trained, tensors, about)
+
+
+def make(found: Source, seen: ClassImages) -> Model:
+    """The model of a source; one that needs no training, and is new, looks at images that training would see."""
+    if found.tensors:
+        model = models.build(found.tensors, found.about, found.place)
+        if model.config.kind == found.kind:
+            return model
+        model = models.MODELS[found.kind].on(model)
+    else:
+        model = models.create(found.kind, seen.shape, seen.likelihood)
+    model.to(seen.device).adapt(seen)
+    return model.eval()
+
+
+def name(place: str) -> str:
+    """A short name for a place: that of the folder or file, without its ending."""
+    path = Path(place)
+    return place if not path.exists() else path.resolve().name if path.is_dir() else path.stem
+
+
+# Experiments
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experiment:
-    """One experiment. Its fields are its flags; `run` gives the numbers for one model."""
+class Work:
+    """An experiment and its flags: those that all have, and in a subclass the parameters of its `run`."""
 
     checkpoint: tuple[str, ...] = ("omniglot",)
     """Models, one after another: checkpoints, folders of runs, pretrained models (mazes, omniglot, omniglot-new),
@@ -54,98 +156,120 @@ class Experiment:
     overwrite: bool = False
     """Replace results that were made with other models or settings."""
 
-    NAME: ClassVar[str]
-    TITLE: ClassVar[str]
-    ABOUT: ClassVar[str]
-    """What it asks and how, for somebody who has not read the paper."""
-    FIGURES: ClassVar[dict[str, str]]
-    """What each figure shows, by the end of its name."""
-    NEEDS: ClassVar[str | None] = None
-    """The one kind of model that it is about; None: any."""
-    SMOKE: ClassVar[dict[str, Any]]
-    """Smaller values of its own flags, for --smoke."""
-
-    def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
-        """The numbers for one model; `tick` is called `rounds` times, as the work goes on."""
-        raise NotImplementedError
-
-    def rounds(self, model: Model) -> int:
-        """How often `run` calls `tick`."""
-        raise NotImplementedError
-
-    @staticmethod
-    def table(result: dict[str, Any]) -> Table:
-        """The numbers to know of what `run` gave."""
-        raise NotImplementedError
-
-    @staticmethod
-    def strips(result: dict[str, Any]) -> tuple[dict[str, Any], dict[str, dict[int, int]]] | None:
-        """Images to begin a report with: packed ones, and for each strip its name and its row at each step.
-
-        They stand for the figure `pictures`. None: an experiment that has none.
-        """
-        return None
-
-    def left_out(self, model: Model) -> str | None:
-        """What a model of this kind cannot show, and why; None: nothing."""
-        return None
+    EXPERIMENT: ClassVar[ModuleType]
+    COMMAND: ClassVar[str]
+    """What to type; its last word names the experiment."""
 
     def __post_init__(self) -> None:
-        if not self.checkpoint:
-            raise ValueError("checkpoint: expected at least one model, got none")
         checks.seed(self.seed)
+        for name in self.own():
+            value = getattr(self, name)
+            one = value[0] if isinstance(value, tuple) and value else value
+            if not isinstance(one, str):
+                checks.fields(self, **{name: 0 if isinstance(one, float) else 1})
 
-    def main(self) -> Path:
-        """Run it with every model, and write the results and their figures."""
-        from . import plots
+    def own(self) -> list[str]:
+        """The names of the parameters of `run`."""
+        return [field.name for field in dataclasses.fields(self) if field.name not in Work.__dataclass_fields__]
 
-        work = dataclasses.replace(self, **self.SMOKE) if self.smoke else self
-        began = time.perf_counter()
-        models = []
-        device = choose(work.device)
-        found = sources(work.checkpoint, work.dataset, work.data_dir, work.NEEDS, work.NAME)
-        path, flags = work.place(), work.settings()
+    @property
+    def name(self) -> str:
+        return Path(self.COMMAND.split()[-1]).stem
+
+    def main(self) -> tuple[Path, list[Path]]:
+        """Run it with every model, write the results and their figures, and return their places."""
+        from . import drawing
+
+        work = dataclasses.replace(self, **self.EXPERIMENT.SMOKE) if self.smoke else self
+        began, device = time.perf_counter(), choose(work.device)
+        found = sources(work.checkpoint, work.dataset, work.data_dir)
+        needs = getattr(self.EXPERIMENT, "NEEDS", None)
+        for what, _ in found:
+            if needs not in (None, what.kind):
+                wanted = models.find(str(needs)).__name__
+                raise ValueError(f"{work.name}: needs a {wanted}, got {what.place}, which is of kind {what.kind}")
+        path, settings = work.place(), {"config": work.settings(), "smoke": work.smoke}
         if not work.overwrite:
-            keep(path, {"config": flags, "smoke": work.smoke, "models": [origin(*one) for one in found]})
+            keep(path, {**settings, "models": [what.origin(config) for what, config in found]})
         check_writable(path)
-        for subject in load(found, device):
-            if lacks := work.left_out(subject.model):
-                say(f"{work.NAME}: {subject.name}: {lacks}")
-            generator = torch.Generator(device).manual_seed(work.seed)
-            with torch.no_grad(), bar(f"{work.NAME}: {subject.name}", work.rounds(subject.model)) as advance:
-                result = work.run(subject, generator, lambda: advance(1))
-            models.append({"name": subject.name, **subject.about, "result": result})
+        made = []
+        for who in load(found, device):
+            with torch.no_grad():
+                own = {name: getattr(work, name) for name in work.own()}
+                result = self.EXPERIMENT.run(who, work.seed, **own)
+            made.append({"name": who.name, **who.about, "result": result})
         results = {
-            "experiment": work.NAME,
+            "experiment": work.name,
             "date": time.strftime("%Y-%m-%d"),
-            "command": command(self),
-            "config": flags,
-            "smoke": work.smoke,
+            "command": self.command(),
+            **settings,
             "versions": {"kanerva": __version__, "torch": torch.__version__, "python": platform.python_version()},
-            "device": str(choose(work.device)),
+            "device": str(device),
             "seconds": round(time.perf_counter() - began, 1),
-            "models": models,
+            "models": made,
         }
         save(path, results)
-        with bar(f"{work.NAME}: drawing", None):
-            plots.draw(results, path)
-        return path
+        return path, drawing.draw(drawing.figures(self.EXPERIMENT, made), path)
 
     def settings(self) -> dict[str, Any]:
-        """The flags of its numbers, for the file of results."""
+        """The flags that its numbers depend on, for the file of results."""
         other = ("checkpoint", "out", "smoke", "overwrite")
         return {name: value for name, value in dataclasses.asdict(self).items() if name not in other}
 
     def place(self) -> Path:
         """Where its results go."""
         if self.out is not None:
-            return self.out if self.out.suffix == ".json" else self.out / f"{self.NAME}.json"
-        place = self.checkpoint[0]
-        if place in storage.shipped() or not Path(place).exists():
-            folder = Path("runs") / file_name(place)
+            return self.out if self.out.suffix == ".json" else self.out / f"{self.name}.json"
+        place = Path(self.checkpoint[0])
+        if str(place) in storage.shipped() or not place.exists():
+            folder = Path("runs") / file_name(str(place))
         else:
-            folder = Path(place) if Path(place).is_dir() else Path(place).parent
-        return folder / "experiments" / ("smoke" if self.smoke else "") / f"{self.NAME}.json"
+            folder = place if place.is_dir() else place.parent
+        return folder / "experiments" / ("smoke" if self.smoke else "") / f"{self.name}.json"
+
+    def command(self) -> str:
+        """What to type to repeat it: the flags that differ from their defaults."""
+        words = self.COMMAND.split()
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default and field.name not in ("out", "overwrite"):
+                words.append(f"--{field.name.replace('_', '-')}")
+                if value is not True:
+                    words += map(str, value if isinstance(value, tuple) else (value,))
+        return shlex.join(words)
+
+
+def flags(experiment: ModuleType, command: str) -> type[Work]:
+    """The flags of an experiment: those of `Work`, and the parameters of its `run`, explained in the docstring."""
+    _, _, *own = inspect.signature(experiment.run).parameters.values()  # the model and the seed
+    said = dict(re.findall(r"^(\w+): (.+(?:\n +.+)*)", inspect.getdoc(experiment.run) or "", re.MULTILINE))
+    fields: list[tuple[str, Any, Any]] = []
+    for parameter in own:
+        help = tyro.conf.arg(help=" ".join(said[parameter.name].split()))
+        fields.append((parameter.name, Annotated[parameter.annotation, help], parameter.default))
+    models = getattr(experiment, "MODELS", Work.checkpoint)
+    about = {
+        "EXPERIMENT": experiment,
+        "COMMAND": command,
+        "__doc__": (experiment.run.__doc__ or "").split("\n\n")[0],
+    }
+    return dataclasses.make_dataclass(
+        experiment.__name__,
+        [("checkpoint", tuple[str, ...], models), *fields],
+        bases=(Work,),
+        namespace=about,
+        frozen=True,
+        kw_only=True,
+    )
+
+
+def script(experiment: ModuleType, command: str) -> None:
+    """Run an experiment that is no command of kanerva, with the flags on the command line."""
+    path, figures = tyro.cli(flags(experiment, command)).main()
+    print("\n".join(map(str, (path, *figures))))
+
+
+# Results
 
 
 def file_name(name: str) -> str:
@@ -158,21 +282,17 @@ def keep(path: Path, planned: dict[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        found = json.loads(path.read_text("utf-8"))
-        then, now = made_with(found), made_with(plain.finite(planned))
+        then, now = made_with(json.loads(path.read_text("utf-8"))), made_with(plain.finite(planned))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise FileExistsError(
             f"{path}: is no readable file of results; --overwrite replaces it, --out names another place"
         ) from None
-    differ = [
-        f"{name} = {now.get(name)} (there: {then.get(name)})"
-        for name in {**now, **then}
-        if now.get(name) != then.get(name)
-    ]
-    if differ:
+    names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
+    if names:
+        differ = ", ".join(f"{name} = {now.get(name)} (there: {then.get(name)})" for name in names)
         raise FileExistsError(
-            f"{path}: holds results of other settings: {', '.join(differ)}; --overwrite replaces them, --out names "
-            f"another place"
+            f"{path}: holds results of other settings: {differ}; --overwrite replaces them, --out names another "
+            f"place"
         )
 
 
@@ -189,104 +309,3 @@ def save(path: Path, results: dict[str, Any]) -> None:
     """Write results as JSON, whole or not at all."""
     with atomic_write(path) as file:
         file.write((plain.dumps(results, indent=1, ensure_ascii=False) + "\n").encode())
-
-
-def command(work: Experiment) -> str:
-    """What to type for the same again: the flags that are not as they are by default."""
-    words = ["kanerva", "experiment", work.NAME]
-    for field in dataclasses.fields(work):
-        value = getattr(work, field.name)
-        if value == field.default or field.name in ("out", "overwrite"):
-            continue
-        words.append(f"--{field.name.replace('_', '-')}")
-        if value is not True:
-            words += [str(part) for part in (value if isinstance(value, tuple) else (value,))]
-    return " ".join(words)
-
-
-def only(model: Model, kind: type[Kind]) -> Kind:
-    """The model, which must be of a kind."""
-    if not isinstance(model, kind):
-        raise TypeError(f"model: expected a {kind.__name__}, got a {type(model).__name__}")
-    return model
-
-
-def recalls(model: Model, chains: bool = True) -> list[str]:
-    """The names of a model's recalls, the plain read first; without `chains`, no Markov chains."""
-    names = sorted(model.METHODS, key=lambda method: method != model.READ)
-    return [name for name in names if chains or not is_chain(model, name)]
-
-
-def is_chain(model: Model, method: str) -> bool:
-    """Whether a recall is a Markov chain, which has a temperature."""
-    return "temperature" in model.options(method)
-
-
-def told(model: Model, method: str, **values: Any) -> dict[str, Any]:
-    """Of these options of recall, those that are known and that a method has."""
-    known = model.options(method)
-    return {name: value for name, value in values.items() if value is not None and name in known}
-
-
-def energies(paths: dict[str, Recall]) -> dict[str, list[list[float]]]:
-    """The energies of single cues, step by step, of those paths that have any; 20 are enough for a figure."""
-    found = {method: path.energy for method, path in paths.items() if path.energy is not None}
-    return {method: energy[:, :20].T.tolist() for method, energy in found.items()}
-
-
-def mean(values: Tensor) -> dict[str, float]:
-    """Mean and standard error of one number per episode (the independent unit), over the first axis."""
-    values = values.double().flatten(1).mean(1) if values.ndim > 1 else values.double()
-    spread = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return {"mean": float(values.mean()), "stderr": spread}
-
-
-def means(values: Tensor) -> dict[str, list[float]]:
-    """`mean` for each entry of the first axis: (S, episodes, …) gives S means and S standard errors."""
-    rows = [mean(row) for row in values]
-    return {key: [row[key] for row in rows] for key in ("mean", "stderr")}
-
-
-def pack(x: Tensor) -> dict[str, Any]:
-    """Images for JSON: bits of binary ones, bytes of others, in base 64."""
-    pixels = x.detach().cpu().numpy()
-    binary = bool(((pixels == 0) | (pixels == 1)).all())
-    data = np.packbits(pixels.astype(np.uint8)) if binary else ((pixels + 1) * 127.5).clip(0, 255).astype(np.uint8)
-    return {"shape": list(x.shape), "binary": binary, "data": base64.b64encode(data.tobytes()).decode()}
-
-
-def unpack(packed: dict[str, Any]) -> "np.ndarray[Any, np.dtype[np.float32]]":
-    """What `pack` packed: ink from 0 to 1 for binary images, else from 0 to 1 of the range."""
-    data = np.frombuffer(base64.b64decode(packed["data"]), np.uint8)
-    count = math.prod(packed["shape"])
-    flat = np.unpackbits(data)[:count] if packed["binary"] else data / 255
-    return flat.reshape(packed["shape"]).astype(np.float32)
-
-
-def distinct(images: ClassImages, batch: int, length: int, generator: torch.Generator) -> Tensor:
-    """Episodes without an image twice, so that every one has a right answer of its own."""
-    if length > len(images):
-        raise ValueError(f"length: expected at most {len(images)}, as many images as there are, got {length}")
-    noise = torch.rand(batch, len(images), generator=generator, device=images.device)
-    return images.images(noise.topk(length, dim=1).indices)
-
-
-def fingerprint(tensors: Iterable[Tensor]) -> str:
-    """A checksum of images and cues on the CPU: results that were made with the same ones have the same."""
-    digest = hashlib.sha256()
-    for x in tensors:
-        digest.update(x.contiguous().numpy().tobytes())
-    return digest.hexdigest()
-
-
-def is_binary(x: Tensor) -> bool:
-    """Whether pixels are 0 or 1; images that are not binary lie on [−1, 1]."""
-    return bool(((x == 0) | (x == 1)).all())
-
-
-def distances(x: Tensor, stored: Tensor) -> Tensor:
-    """Wrong pixels (binary) or root mean square differences between images x (…, Q) and stored (…, T)."""
-    a, b = x.flatten(-3), stored.flatten(-3)
-    if is_binary(stored):
-        return torch.cdist(a, b, p=1)
-    return torch.cdist(a, b) / math.sqrt(a.shape[-1])

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import data, models, storage
 from ..data import ClassImages, mazes, omniglot
-from ..lab import subject
+from ..lab import runner
 from ..models import DKM
 from . import panels
 from .panels import Body
@@ -347,7 +347,7 @@ def pretrained() -> list[str]:
 def gather(places: Sequence[str]) -> list[Playable]:
     """The models at these places, or all that are pretrained, each with the images at hand that fit it."""
     sets: dict[str, ClassImages] = {}
-    found = [subject.source(place) for place in places or pretrained()]
+    found = [runner.source(place) for place in places or pretrained()]
     for source in found:
         if source.kind != "dkm":
             raise ValueError(f"{source.place}: expected a DKM, got a model of kind {source.kind}")
@@ -360,11 +360,11 @@ def gather(places: Sequence[str]) -> list[Playable]:
             if name not in sets and at_hand(name, model.config.image):
                 sets[name] = source.data.load()[1] if name in own and source.data else data.load(name, "test")
         fitting = {
-            subject.name(name): sets[name]
+            runner.name(name): sets[name]
             for name in dict.fromkeys([*own, *sets])
             if name in sets and (sets[name].shape, sets[name].binary) == (model.config.image, model.config.binary)
         }
-        made.append(Playable(subject.name(source.place), source.place, model.requires_grad_(False), fitting))
+        made.append(Playable(runner.name(source.place), source.place, model.requires_grad_(False), fitting))
     return made
 
 
