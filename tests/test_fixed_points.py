@@ -104,7 +104,6 @@ def test_a_summary_by_hand() -> None:
     assert [share["mean"] for share in numbers["within"]["last"]] == [1 / 8, 5 / 8, 6 / 8, 7 / 8]
     assert numbers["within"]["first"][0]["stderr"] == pytest.approx(0.375)  # of 1/4 and 1
     assert [share["mean"] for share in numbers["ends"].values()] == [5 / 8, 2 / 8, 1 / 8]
-    assert numbers["periods"] == {"0": 1, "1": 5, "2": 1, "3": 1}
     assert [numbers[name]["mean"] for name in ("attractors", "right", "blank")] == [2, 6 / 8, 1 / 8]
     assert [r["stable"]["mean"] for r in numbers["smooth"]["radius"].values()] == [0.5, 0.75, 1]
 

@@ -287,24 +287,6 @@ def test_what_is_damaged_is_said(run: Path) -> None:
     assert len(page.all("img")) == 1  # the curve of the lines that are whole
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # Matplotlib's, of numbers near the largest
-@pytest.mark.parametrize("value", [10**400, -(10**400), 1e308, -1e308, 5e-324, 1e400, 10**30, True])
-def test_extreme_numbers_do_no_harm(run: Path, value: float) -> None:
-    score = {"nats": value, "nats_stderr": value, "images": value, "episodes": value, "seed": value}
-    rows = [
-        {"step": value, "nats": value, "loss": value},
-        {"step": value, "test": score},
-        {"step": 7, "test": score},
-    ]
-    with open(run / "metrics.jsonl", "a") as file:
-        file.writelines(json.dumps(row) + "\n" for row in rows)
-    found = results("capacity", 1, config={"seed": value, "episodes": value}, seconds=value)
-    found["models"][0]["result"] = {"x": value, "y": {"mean": value, "stderr": value}}
-    (run / "experiments").mkdir()
-    (run / "experiments" / "capacity.json").write_text(json.dumps(found))
-    assert "Training" in read(report.write(run)).text
-
-
 def test_a_curve_that_cannot_be_drawn_is_said(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OverflowError("too <large>")

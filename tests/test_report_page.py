@@ -71,8 +71,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr("kanerva.recall.frame.TRIAL", 0)
         for name in ("BUDGET", "RECALL"):
             patch.setattr(f"kanerva.recall.frame.{name}", 100)
-        for name, experiment in (("denoising", denoising), ("capacity", capacity)):
-            result = run(experiment, subject())
+        for name, experiment, sizes in (("denoising", denoising, {}), ("capacity", capacity, {"classes": (2, 4)})):
+            result = run(experiment, subject(), **sizes)
             models = [{"name": which, "kind": "dkm", "result": result} for which in ("first", "second")]
             found = {"experiment": name, "command": f"kanerva experiment {name}", "models": models}
             (folder / "experiments" / f"{name}.json").write_text(json.dumps(found))

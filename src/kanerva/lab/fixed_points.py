@@ -1,7 +1,6 @@
 """Fixed points: whether stored patterns are attractors, which the paper's proof takes for granted [app. E]."""
 
 import copy
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -174,7 +173,6 @@ def summary(memories: list[Found], pixels: int) -> dict[str, Any]:
         "right": mean(each("right")),
         "blank": mean(each("blank")),
         "ends": {name: mean(which) for name, which in ends.items()},
-        "periods": {str(p): n for p, n in sorted(Counter(period.flatten().tolist()).items())},
         "attractors": mean(each("attractors")),
         "smooth": {"radius": stable},
     }

@@ -4,9 +4,6 @@ A memory of up to K codes gives them away up to one rotation (`recall.frame`). W
 was written, for more and more images.
 """
 
-import contextlib
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -64,36 +61,17 @@ def run(
 
 def search(model: DKM, written: Float[Tensor, "T c h w"]) -> tuple[dict[str, float], dict[str, Any]]:
     """Find what a memory holds, compare it with what was written, and put both into a picture."""
-    state, began = model.write(written), time.perf_counter()
-    with counting(model) as evaluations:
-        found = model.contents(state).x
-    seconds = time.perf_counter() - began
+    state, load = model.write(written), len(written)
+    found = model.contents(state).x
     which, wrong = match(found, written)
-    there, load = which >= 0, len(written)
+    there = which >= 0
     row = {
         "found": float(there.sum()) / load,
         "exact": float((there & (wrong == 0)).sum()) / load,
         "false": float((~there).sum()) / load,
         "wrong": float(wrong.sum()) / max(1, int(there.sum())),
-        "evaluations": sum(evaluations) / 2 / load,
-        "seconds": seconds / load,
     }
     return row, show(state, written, found, which, float(wrong.sum()))
-
-
-@contextlib.contextmanager
-def counting(model: DKM) -> Iterator[list[int]]:
-    """Note how many images go through encoder or decoder at every call."""
-    seen: list[int] = []
-    hooks = [
-        part.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
-        for part in (model.encoder, model.decoder)
-    ]
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def match(

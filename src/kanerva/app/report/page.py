@@ -9,7 +9,7 @@ import platform
 import re
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 import torch
@@ -93,7 +93,7 @@ def facts(material: Material) -> Table:
         "trained on": dataset and plain_name(dataset),
         "checkpoint": about.get("file"),
         "steps": about.get("step"),
-        "of": part(material.config, "train").get("steps"),
+        "steps planned": part(material.config, "train").get("steps"),
         "seed": part(material.config, "train").get("seed"),
         "parameters": about.get("parameters"),
         "rows, K": model.get("rows"),
@@ -126,16 +126,8 @@ SCORES = {
 }
 
 
-class Score(NamedTuple):
+def score(material: Material) -> dict[str, Any] | None:
     """The score that the page begins with, term by term, and other evaluations."""
-
-    value: str
-    line: str
-    terms: Table
-    others: Table
-
-
-def score(material: Material) -> Score | None:
     if not material.scores:
         return None
     first = material.scores[0]
@@ -147,12 +139,12 @@ def score(material: Material) -> Score | None:
     rows = [
         [name, f"{x:,.2f}".replace("-", "−") if is_number(x) else x] for name, x in terms.items() if x is not None
     ]
-    return Score(
-        value,
-        line,
-        Table(["nats per image", ""], rows).text(),
-        Table(["", "nats per image"], [list(o) for o in others]),
-    )
+    return {
+        "value": value,
+        "line": line,
+        "terms": Table(["nats per image", ""], rows).text(),
+        "others": Table(["", "nats per image"], [list(other) for other in others]),
+    }
 
 
 def score_line(score: dict[str, Any]) -> str:
@@ -198,43 +190,28 @@ def gallery(material: Material) -> dict[str, list[figures.Strip]]:
 # Experiments
 
 
-class Section(NamedTuple):
-    """An experiment: what it asks, its numbers, its figures, and where they come from."""
-
-    anchor: str
-    title: str
-    line: str
-    warnings: list[str]
-    tables: dict[str, Table]
-    """By the name of a model."""
-    figures: list[str]
-    file: str
-    command: str
-    source: str
-    flags: str
-    download: str
-
-
-def section(results: Results, material: Material) -> Section:
-    """All that the page says of an experiment."""
+def section(results: Results, material: Material) -> dict[str, Any]:
+    """All that the page says of an experiment: what it asks, its numbers and figures, and where they come from."""
     data, config = results.data, part(results.data, "config")
     images = dict.fromkeys(plain_name(model["dataset"]) for model in results.models if model.get("dataset"))
     said = {"seed": config.get("seed"), "episodes": config.get("episodes")}
     said |= {name: data.get(name) for name in ("date", "device", "seconds")}
     source = [f"images of {', '.join(images)}"] if images else []
-    return Section(
-        "experiment-" + (re.sub(r"[^a-z0-9]+", "-", results.name.lower()).strip("-") or "other"),
-        results.name.replace("-", " ").capitalize(),
-        EXPERIMENTS.get(results.name, ""),
-        doubts(results, material),
-        {f"{i + 1}: {show(model.get('name'))}": table(results, model) for i, model in enumerate(results.models)},
-        drawn(results),
-        results.path.name,
-        show(data.get("command")) if data.get("command") else "",
-        ", ".join(source + [f"{name} {show(value)}" for name, value in said.items() if value is not None]),
-        indented({**config, "versions": data.get("versions")}),
-        download(data),
-    )
+    return {
+        "anchor": "experiment-" + (re.sub(r"[^a-z0-9]+", "-", results.name.lower()).strip("-") or "other"),
+        "title": results.name.replace("-", " ").capitalize(),
+        "line": EXPERIMENTS.get(results.name, ""),
+        "warnings": doubts(results, material),
+        "tables": [(show(model.get("name")), table(results, model)) for model in results.models],
+        "figures": drawn(results),
+        "file": results.path.name,
+        "command": show(data["command"]) if data.get("command") else "",
+        "source": ", ".join(
+            source + [f"{name} {show(value)}" for name, value in said.items() if value is not None]
+        ),
+        "flags": indented({**config, "versions": data.get("versions")}),
+        "download": download(data),
+    }
 
 
 def doubts(results: Results, material: Material) -> list[str]:
