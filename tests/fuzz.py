@@ -38,7 +38,8 @@ from PIL import Image
 
 import kanerva
 import records
-from kanerva import checkpoint, files, models, report, storage
+from kanerva import checkpoint, files, models, storage
+from kanerva.app import report
 from kanerva.data import omniglot
 from kanerva.distributed import World
 from kanerva.train import fit, new_run
