@@ -203,14 +203,20 @@ def test_every_field_has_its_help(kind: type) -> None:
             ["experiment", "capcity"],
             "rivals, inside, got 'capcity'; did you mean 'capacity'?",
         ),
-        (["experiment", "order", "--sed", "1"], "did you mean --seed? kanerva experiment order --help lists them"),
         (
-            ["experiment", "order", "--checkpoint", "nowhere"],
+            ["experiment", "basins", "--sed", "1"],
+            "did you mean --seed? kanerva experiment basins --help lists them",
+        ),
+        (
+            ["experiment", "basins", "--checkpoint", "nowhere"],
             "kanerva: nowhere: no such checkpoint or run; pretrained: mazes, omniglot, omniglot-new; without",
         ),
         (["report"], "RUN: expected a run's folder, a checkpoint, or a pretrained model"),
         (["recall", "omniglot", "x.png", "--damage", "x"], "'none'); see kanerva recall --help"),
-        (["report", "nowhere"], "kanerva: nowhere: no such run; expected a run's folder, a checkpoint, or a model"),
+        (
+            ["report", "nowhere"],
+            "kanerva: nowhere: no such run; expected a run's folder, a checkpoint, or a pretrained",
+        ),
         (["data", "--dataset", "omniglot", "--data-dir", "nowhere"], "images_background.zip"),
     ],
     ids=str,
@@ -235,8 +241,8 @@ def interrupt(*_: object, **__: object) -> None:
     ("function", "arguments"),
     [
         ("kanerva.commands.find", ["evaluate", "omniglot"]),
-        ("kanerva.experiments.base.load", ["experiment", "capacity"]),
-        ("kanerva.report.page", ["report", "omniglot"]),
+        ("kanerva.lab.runner.load", ["experiment", "capacity"]),
+        ("kanerva.app.report.page", ["report", "omniglot"]),
         ("kanerva.config.DataConfig.load", ["data"]),
         ("kanerva.commands.parse", ["train", "demo"]),
     ],
@@ -516,7 +522,7 @@ def test_help_ends_in_a_narrow_terminal(columns: str) -> None:
 
 
 def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["capacity", "denoising", "sampling", "more", "basins", "order", "fixed-points", "rivals", "inside"]
+    names = ["capacity", "denoising", "sampling", "basins", "fixed-points", "rivals", "inside"]
     text = said(capsys, "experiment")
     assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == names
     assert said(capsys, "experiment", "--help") == text
@@ -529,7 +535,7 @@ def test_help_draws_nothing() -> None:
     """The list of experiments is quick: neither they nor Matplotlib are imported for it."""
     code = (
         "import sys; from kanerva.cli import main; main(['--help']); main(['experiment']); "
-        "print([m for m in sys.modules if m.startswith(('matplotlib', 'kanerva.experiments.', 'kanerva.report'))])"
+        "print([m for m in sys.modules if m.startswith(('matplotlib', 'kanerva.lab.', 'kanerva.app.report'))])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "[]"
@@ -557,7 +563,8 @@ def test_files_cannot_write_to_the_terminal_what_they_like(
     results = {"experiment": "capacity", "models": [{"name": EVIL, "result": {}}]}
     (tmp_path / "a.json").write_text(json.dumps(results))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kanerva.experiments.plots.draw", lambda results, path: [path.with_name(EVIL)])
+        patch.setattr("kanerva.lab.drawing.draw", lambda made, path: [path.with_name(EVIL)])
+        patch.setattr("kanerva.lab.drawing.figures", lambda *_: {})
         harmless(said(capsys, "plot", str(tmp_path / "a.json")))
 
 
@@ -694,7 +701,7 @@ def test_few_test_images_and_a_score_that_rises(
     assert about["recall"] == f"least-squares, 1 steps, {taken}"
     page = Path(said(capsys, "report", str(run)).strip()).read_text()
     text = re.sub(r"\s+", " ", re.sub("<[^>]*>", "", page))
-    assert "2 of 4 steps. The test score was best at step 2, 10.00 nats per image, and 90.00 at step 4." in text
+    assert "The test score was best at step 2, 10.00 nats per image, and 90.00 at step 4." in text
     assert "This page is about that checkpoint." in text
     assert f"draws from only {number} test images of pictures" in text
     assert "10.0 ± 1.0" in text

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import kanerva
-from kanerva import files, report, storage
+from kanerva import files, storage
+from kanerva.app import report
 from kanerva.data import omniglot
 from small import tiny
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from kanerva import DKM, CodecConfig, DKMConfig, Model, Recall, Terms
 from kanerva.data import ClassImages
-from kanerva.experiments.base import Experiment, Subject
+from kanerva.lab.runner import Subject
 from kanerva.models import BaseConfig
 
 SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))
@@ -51,7 +52,7 @@ class Toy(Model):
         super().__init__(config)
         self.register_buffer("log_grey_var", torch.tensor(0.0))
 
-    def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Terms:
+    def forward(self, x: Tensor, generator: torch.Generator | None = None, written: int | None = None) -> Terms:
         return Terms(-x.flatten(-3).sum(-1))
 
     def write(self, x: Tensor, state: Shelf | None = None) -> Shelf:
@@ -71,7 +72,8 @@ class Toy(Model):
         generator: torch.Generator | None = None,
         method: str | None = None,
     ) -> Recall:
-        return self.recall(state, state.x[torch.randint(len(state.x), (n,), generator=generator)], steps, method)
+        which = torch.randint(state.x.shape[-4], (n,), generator=generator)
+        return self.recall(state, state.x[..., which, :, :, :], steps, method)
 
     def options(self, method: str) -> tuple[str, ...]:
         return ("mask",)
@@ -91,18 +93,24 @@ def images(config: DKMConfig = SMALL) -> ClassImages:
     return ClassImages.from_labels(pixels, np.repeat(np.arange(6), 4), binary=binary)
 
 
-def subject(config: DKMConfig = SMALL, trained: DKM | None = None) -> Subject:
+def subject(config: DKMConfig = SMALL, trained: Model | None = None) -> Subject:
     both = images(config)
     return Subject("small", trained or model(config), both, both, {})
 
 
-def run(work: Experiment, who: Subject) -> dict[str, Any]:
-    """What a run gives, as it comes back from its file."""
-    ticks: list[int] = []
+def run(experiment: ModuleType, who: Subject, **sizes: Any) -> dict[str, Any]:
+    """What a run of smoke's sizes, or others, gives, as it comes back from its file."""
     with torch.no_grad():
-        found = work.run(who, generator(), lambda: ticks.append(1))
-    assert len(ticks) == work.rounds(who.model)
+        found = experiment.run(who, 0, **{**experiment.SMOKE, **sizes})
     return json.loads(json.dumps(found, allow_nan=False))
+
+
+def drawn(experiment: ModuleType, **results: dict[str, Any]) -> dict[str, Any]:
+    """The figures of the results of models by their names, and that they can be written."""
+    figures = experiment.figures([{"name": name, "result": result} for name, result in results.items()])
+    for figure in figures.values():
+        figure.savefig("/dev/null", format="png", dpi=30)
+    return figures
 
 
 def bits(*rows: str) -> Tensor:

@@ -26,19 +26,20 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import __version__, checks, experiments, plain, spelling, storage, streams
+from . import __version__, checks, lab, plain, spelling, storage, streams
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
 from .data.images import is_image, is_sheet, write_sheet
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir, check_writable
+from .lab.runner import find
+from .lab.runner import flags as experiment_flags
 from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
 from .progress import bar
 from .streams import printable, show
-from .subject import find
 from .train import FEW, saved_config, train
 
 
@@ -172,15 +173,14 @@ class Experiment:
     """Make one of the paper's experiments: numbers, and figures of them."""
 
     work: Any
-    """One of the classes in experiments/."""
+    """Its flags, which `lab.runner` has read."""
 
     def run(self) -> None:
-        path = self.work.main()
+        path, drawn = self.work.main()
         results = json.loads(path.read_text("utf-8"))
         for model in results["models"]:
-            show(f"{printable(model['name'])}\n{self.work.table(model['result']).lines()}\n")
-        # those of a run before this one, with other models, are older
-        drawn = [file for file in experiments.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
+            table = self.work.EXPERIMENT.table(model["result"])
+            show(f"{printable(model['name'])}\n{table.lines()}\n")
         show("\n".join(printable(str(file)) for file in (path, *drawn)))
         print(f"{results['seconds']} s")
 
@@ -190,14 +190,14 @@ class Plot:
     """Draw the figures of an experiment again, from its file of results alone."""
 
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
-    """The JSON that kanerva experiment, or benchmarks/speed.py, has written."""
+    """The JSON that kanerva experiment has written."""
     out: Path | None = None
     """A folder for the figures; otherwise they go beside FILE."""
 
     def run(self) -> None:
-        from .experiments import plots
+        from .lab import drawing
 
-        show("\n".join(printable(str(file)) for file in plots.redraw(self.file, self.out)))
+        show("\n".join(printable(str(file)) for file in drawing.redraw(self.file, self.out)))
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Report:
     run's folder."""
 
     def run(self) -> None:
-        from . import report
+        from .app import report
 
         show(str(report.write(self.place, self.out, self.experiments)))
 
@@ -438,7 +438,8 @@ def parse(command: str, arguments: list[str]) -> Any:
         return parse_train(arguments)
     if command == "experiment":
         name, *flags = arguments
-        return Experiment(read(experiments.find(name), f"kanerva experiment {name}", flags))
+        command = f"kanerva experiment {name}"
+        return Experiment(read(experiment_flags(lab.find(name), command), command, flags))
     return read(KINDS[command], f"kanerva {command}", arguments)
 
 

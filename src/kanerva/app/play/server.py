@@ -27,9 +27,10 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ... import data, models, plain, storage, subject
+from ... import data, models, plain, storage
 from ...config import DataConfig
 from ...data import ClassImages, mazes, omniglot
+from ...lab import runner
 from ...models import DKM
 from . import panels
 from .panels import Answer
@@ -272,9 +273,9 @@ def gather(places: Sequence[str]) -> list[Playable]:
     """The models at these places, or all that are pretrained, each with the images at hand that fit it."""
     # first the one whose memories can be looked into
     places = places or sorted(storage.shipped(), key=lambda name: (name != "omniglot", name))
-    found = [subject.source(place) for place in places]
+    found = [runner.source(place) for place in places]
     made = []
-    for source, called in zip(found, subject.names(places), strict=True):
+    for source, called in zip(found, runner.names(places), strict=True):
         if source.kind != "dkm":
             raise ValueError(f"{source.place}: expected a DKM, got a model of kind {source.kind}")
         model = models.build(source.tensors, source.about, source.place)

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from torch import Tensor
 
 from ...data import ClassImages
-from ...experiments.basins import Plane
+from ...lab.plane import Plane
 from ...memory import MemoryState
 from ...models import DKM
 from ...recall.frame import Contents

@@ -3,18 +3,17 @@
 import contextlib
 import glob
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
-from .. import experiments, plain, storage
-from ..experiments import EXPERIMENTS
-from ..experiments.base import Experiment
-from ..experiments.tables import is_number
-from ..files import contents
-from ..spelling import nearest
+from ... import lab, plain, storage
+from ...files import contents
+from ...lab.tables import is_number
+from ...spelling import nearest
 
 
 class Results(NamedTuple):
-    """A file of results."""
+    """An experiment's file of results."""
 
     path: Path
     data: dict[str, Any]
@@ -24,23 +23,15 @@ class Results(NamedTuple):
         return str(self.data["experiment"])
 
     @property
-    def known(self) -> type[Experiment] | None:
+    def known(self) -> ModuleType | None:
         """The experiment that made it; None where there is none of that name here."""
-        return experiments.find(self.name) if self.name in EXPERIMENTS else None
-
-    @property
-    def title(self) -> str:
-        return self.known.TITLE if self.known else self.name.replace("-", " ").capitalize()
+        return lab.find(self.name) if self.name in lab.EXPERIMENTS else None
 
     @property
     def models(self) -> list[dict[str, Any]]:
         """What was measured, model by model."""
         found = self.data.get("models")
         return [model for model in found if isinstance(model, dict)] if isinstance(found, list) else []
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return part(self.data, "config")
 
 
 class Material(NamedTuple):
@@ -62,15 +53,15 @@ class Material(NamedTuple):
 
 def gather(place: str, where: Path | None = None) -> Material:
     """Read all that there is about a run; `where` are its results, if not in the usual folder."""
-    path, comes_along = Path(place), place in storage.shipped()
-    if not comes_along and not path.exists():
+    path, pretrained = Path(place), place in storage.shipped()
+    if not pretrained and not path.exists():
         raise FileNotFoundError(
-            f"{place}: no such run; expected a run's folder, a checkpoint, or a model that comes along: "
+            f"{place}: no such run; expected a run's folder, a checkpoint, or a pretrained model: "
             f"{', '.join(storage.shipped())}{nearest(place, storage.shipped())}"
         )
-    whole = path.is_dir() and not comes_along
+    whole = path.is_dir() and not pretrained
     # where experiments put their results when not told otherwise
-    folder = Path("runs") / place if comes_along else path if whole else path.parent
+    folder = Path("runs") / place if pretrained else path if whole else path.parent
     if where is not None and not where.is_dir():
         raise FileNotFoundError(f"{where}: no such folder; expected one with results of experiments")
     where = folder / "experiments" if where is None else where
@@ -82,15 +73,12 @@ def gather(place: str, where: Path | None = None) -> Material:
 
     missing: list[str] = []
     checkpoint = describe(storage.find(place), missing if whole else None)
-    config, metrics = checkpoint.get("run"), []
-    if whole:
-        config = read(path / "config.json", missing) or config
-        metrics = lines(path / "metrics.jsonl", missing)
-    if not isinstance(config, dict):
-        config = {"model": checkpoint.get("model")} if checkpoint else {}
+    config = checkpoint.get("run") or {"model": checkpoint.get("model")}
+    config = (read(path / "config.json", missing) if whole else {}) or config
+    metrics = lines(path / "metrics.jsonl", missing) if whole else []
     name = path.resolve().name if whole else path.stem
     results, scores = collect(where, folder, name, checkpoint, missing)
-    dataset = at(config, "data", "dataset")
+    dataset = part(config, "data").get("dataset")
     tests = [line for line in metrics if is_score(line.get("test"))]
     # that of the checkpoint, or the last
     own = [line for line in tests if line.get("step") == checkpoint.get("step")] or tests
@@ -101,7 +89,7 @@ def gather(place: str, where: Path | None = None) -> Material:
 
 
 def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
-    """What a checkpoint says, and the numbers in it that mean something by themselves."""
+    """What a checkpoint says, and the variances and scales that it learned, through their logarithms."""
     try:
         tensors, about = storage.load(path)
     except (OSError, ValueError) as error:
@@ -110,9 +98,8 @@ def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
         missing.append(str(error))
         return {}
     own = storage.part(tensors, "average.") or storage.part(tensors, "model.")
-    # variances and scales, which are learned through their logarithms
-    logs = {name: x for name, x in own.items() if name.startswith("log_") and x.ndim == 0}
-    learned = {name.removeprefix("log_"): float(x.double().exp()) for name, x in logs.items()}
+    logs = {name: x for name, x in own.items() if name.rpartition(".")[2].startswith("log_") and x.ndim == 0}
+    learned = {name.rpartition(".")[2].removeprefix("log_"): float(x.double().exp()) for name, x in logs.items()}
     size = sum(x.numel() for name, x in tensors.items() if name.startswith("model."))
     return {**about, "parameters": size, "learned": learned, "file": path.name}
 
@@ -157,9 +144,6 @@ def collect(
     results, scores = [], []
     mine = {*where.glob("*.json"), *where.glob(f"*/{glob.escape(name)}.json")}
     for path in sorted((mine | set(folder.glob("*.json"))) - {folder / "config.json"}):
-        if not path.is_file():  # a pipe would be waited for
-            missing.append(f"{path}: not a file, left out")
-            continue
         data = read(path, missing)
         if isinstance(data.get("experiment"), str) and path in mine:
             results.append(Results(path, data))
@@ -168,7 +152,7 @@ def collect(
                 scores.append(data)
             else:
                 missing.append(f"{path}: the score of another checkpoint, left out")
-    order = list(EXPERIMENTS)
+    order = list(lab.EXPERIMENTS)
     results.sort(key=lambda r: (order.index(r.name) if r.name in order else len(order), r.path))
     return results, scores
 
@@ -181,14 +165,7 @@ def number(value: Any) -> float | int:
     return value if is_number(value) else 0
 
 
-def at(tree: Any, *names: str) -> Any:
-    """tree[a][b], or None where there is no such thing."""
-    for name in names:
-        tree = tree.get(name) if isinstance(tree, dict) else None
-    return tree
-
-
 def part(tree: Any, name: str) -> dict[str, Any]:
     """A dictionary in a dictionary; an empty one where there is none."""
-    found = at(tree, name)
+    found = tree.get(name) if isinstance(tree, dict) else None
     return found if isinstance(found, dict) else {}

@@ -2,7 +2,9 @@
 // Steps of recall: a slider shows of every strip the frame of its step, or the last one before it.
 for (const scrub of document.querySelectorAll(".scrub")) {
   const slider = scrub.querySelector("input");
-  const steps = slider.dataset.steps.split(" ").map(Number);
+  const shown = scrub.parentElement.querySelectorAll(".strip img");
+  const steps = [...new Set([...shown].map((image) => Number(image.dataset.step)))].filter(Boolean).sort((a, b) => a - b);
+  slider.max = slider.value = steps.length - 1;
   const show = () => {
     const step = steps[slider.value];
     scrub.querySelector("output").textContent = step;
@@ -14,6 +16,7 @@ for (const scrub of document.querySelectorAll(".scrub")) {
     }
   };
   slider.addEventListener("input", show);
+  show();
   scrub.hidden = false;
 }
 // Figures: a click shows one on the whole screen, another makes it larger.

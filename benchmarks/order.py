@@ -1,23 +1,42 @@
-"""Order: how much it matters in which order images are written, before training and after it [sec. 3.3]."""
+"""Order: how much it matters in which order images are written, before training and after it [sec. 3.3].
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+`python benchmarks/order.py --out results/order/omniglot.json`; docs/research.md has what came of it.
+"""
 
+import sys
+from typing import Any, NamedTuple
+
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
-from .. import checks, memory
-from ..memory import MemoryState
-from ..models import DKM, Model
-from ..models.dkm import Cue
-from .base import Experiment, Subject, distinct, mean, only
-from .tables import Share, Table
+from kanerva import DKM, memory
+from kanerva.lab import runner
+from kanerva.lab.drawing import COLOURS
+from kanerva.lab.measures import distinct, mean
+from kanerva.lab.runner import Subject
+from kanerva.lab.tables import Share, Table
+from kanerva.memory import MemoryState
+from kanerva.models.dkm import Cue
+from kanerva.progress import bar
+
+NEEDS = "dkm"
+SMOKE = {"length": 8, "episodes": 3, "orders": 3, "iterations": (1, 2), "blocks": (1, 8)}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Order(Experiment):
+def run(
+    who: Subject,
+    seed: int = 0,
+    *,
+    length: int = 32,
+    episodes: int = 16,
+    orders: int = 8,
+    iterations: tuple[int, ...] = (1, 2, 3, 5),
+    blocks: tuple[int, ...] = (1, 4, 8, 32),
+) -> dict[str, Any]:
     """The spread that the order of writing causes, and what refinement and blocks do about it [sec. 3.3].
 
     Each weight is found in the memory as it was when its image came, so that the order matters, though an episode
@@ -25,79 +44,43 @@ class Order(Experiment):
     trained model and by one with the same config that was never trained. Two ways to write do not depend on order
     at all: all images in one block, and, given weights, `memory.condition`. The model was trained with the
     iterations and the block of its config: others are tried on it as it is.
+
+    length: Images in an episode.
+    episodes: Episodes, each without an image twice.
+    orders: Orders in which each episode is written.
+    iterations: Rounds of refinement for each image, the optional step of Algorithm 1.
+    blocks: Images addressed against the same memory and written at once.
     """
-
-    length: int = 32
-    """Images in an episode."""
-    episodes: int = 16
-    """Episodes, each without an image twice."""
-    orders: int = 8
-    """Orders in which each episode is written."""
-    iterations: tuple[int, ...] = (1, 2, 3, 5)
-    """Rounds of refinement for each image, the optional step of Algorithm 1."""
-    blocks: tuple[int, ...] = (1, 4, 8, 32)
-    """Images addressed against the same memory and written at once."""
-
-    NAME: ClassVar[str] = "order"
-    TITLE: ClassVar[str] = "Order of writing"
-    ABOUT: ClassVar[str] = (
-        "An episode is a set, but images are written one by one, and each is placed by what the memory held when "
-        "it came. The same images are written in several orders, by this model and by one that was never trained, "
-        "and what comes of it is compared; a spread of zero would mean that the order does not matter."
-    )
-    FIGURES: ClassVar[dict[str, str]] = {
-        "": "How much scores, read-outs and the memory itself differ between orders, before training and after it; "
-        "and by how much the weights that were used for writing are out of date when all is written.",
-        "refinement": "The score, the score with what the memory takes, and the spread over orders, when each "
-        "image is placed more than once, or several at a time.",
-    }
-    NEEDS: ClassVar[str | None] = "dkm"
-    SMOKE: ClassVar[dict[str, Any]] = {
-        "length": 8,
-        "episodes": 3,
-        "orders": 3,
-        "iterations": (1, 2),
-        "blocks": (1, 8),
-    }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.fields(self, length=1, episodes=2, orders=2, iterations=1, blocks=1)  # a spread takes two
-
-    def rounds(self, model: Model) -> int:
-        return 2 * 2 + len(self.iterations) * len(self.blocks)
-
-    def run(self, subject: Subject, generator: torch.Generator, tick: Callable[[], None]) -> dict[str, Any]:
-        trained = only(subject.model, DKM)
-        case = draw(subject, self.episodes, self.length, self.orders, generator)
+    trained, result = who.model, dict[str, Any](length=length, orders=orders)
+    assert isinstance(trained, DKM)
+    case = draw(who, episodes, length, orders, torch.Generator(trained.device).manual_seed(seed))
+    with bar(f"order: {who.name}", 4 + len(iterations) * len(blocks)) as advance:
 
         def measured(model: DKM, iterations: int, block: int, again: bool = False) -> dict[str, Any]:
-            numbers = compare(model, case, write(model, case, iterations, block, again), self.seed)
-            tick()
+            numbers = compare(model, case, write(model, case, iterations, block, again), seed)
+            advance(1)
             return {"iterations": iterations, "block": block, **numbers}
 
-        result: dict[str, Any] = {"length": self.length, "orders": self.orders}
-        for name, model in (("untrained", untrained(trained, self.seed)), ("trained", trained)):
+        for name, model in (("untrained", untrained(trained, seed)), ("trained", trained)):
             how = model.config.iterations, model.config.block
             result[name] = {"write": measured(model, *how), "conditioned": measured(model, *how, again=True)}
-        pairs = [(i, b) for b in self.blocks for i in self.iterations]
-        result["grid"] = [measured(trained, *pair) for pair in pairs]
-        for entry in (result["trained"]["conditioned"], *result["grid"]):
-            entry["change"] = change(entry, result["trained"]["write"])
-        return result
+        result["grid"] = [measured(trained, i, b) for b in blocks for i in iterations]
+    for entry in (result["trained"]["conditioned"], *result["grid"]):
+        entry["change"] = change(entry, result["trained"]["write"])
+    return result
 
-    @staticmethod
-    def table(result: dict[str, Any]) -> Table:
-        """The score, and what the order of writing changes, before training and after it."""
-        wanted = (
-            ("score, nats per image", lambda found: found["nats"]),
-            ("its standard deviation over orders", lambda found: found["score"]["spread"]),
-            ("spread of read-outs, of that between images", lambda found: Share(found["readout"]["share"])),
-            ("spread of the memory, of that between episodes", lambda found: Share(found["memory"]["share"])),
-            ("nats by which weights are out of date", lambda found: found["stale"]),
-        )
-        both = [result[name]["write"] for name in ("untrained", "trained")]
-        return Table(["", "untrained", "trained"], [[label, *map(pick, both)] for label, pick in wanted])
+
+def table(result: dict[str, Any]) -> Table:
+    """The score, and what the order of writing changes, before training and after it."""
+    wanted = (
+        ("score, nats per image", lambda found: found["nats"]),
+        ("its standard deviation over orders", lambda found: found["score"]["spread"]),
+        ("spread of read-outs, of that between images", lambda found: Share(found["readout"]["share"])),
+        ("spread of the memory, of that between episodes", lambda found: Share(found["memory"]["share"])),
+        ("nats by which weights are out of date", lambda found: found["stale"]),
+    )
+    both = [result[name]["write"] for name in ("untrained", "trained")]
+    return Table(["", "untrained", "trained"], [[label, *map(pick, both)] for label, pick in wanted])
 
 
 class Case(NamedTuple):
@@ -243,3 +226,48 @@ def ratio(a: Tensor, b: Tensor) -> Tensor:
 
 def total(values: Tensor, axes: int) -> Tensor:
     return values.sum(tuple(range(-axes, 0))) if axes else values
+
+
+# The figure
+
+KINDS = {"score": "score", "readout": "read-outs", "memory": "memory R"}
+LOOKS: dict[str, dict[str, Any]] = {
+    "untrained": {"color": "0.7"},
+    "trained": {"color": COLOURS[0]},
+}
+
+
+def figures(models: list[dict[str, Any]]) -> dict[str, Figure]:
+    """Before and after training: spreads as shares, and how stale the weights are."""
+    figure = Figure(figsize=(8, 2.7 * len(models) + 0.3), layout="constrained")
+    grid = figure.subplots(len(models), 2, squeeze=False, width_ratios=(3, 2))
+    for (left, right), model in zip(grid, models, strict=True):
+        result = model["result"]
+        for offset, (name, look) in zip((-0.2, 0.2), LOOKS.items(), strict=True):
+            numbers = result[name]["write"]
+            heights = [100 * numbers[kind]["share"] for kind in KINDS]
+            label = f"{name} ({numbers['nats']['mean']:.1f} nats per image)"
+            bars(left, np.arange(len(KINDS)) + offset, heights, None, label, look)
+            both = [result[name][way]["stale"] for way in ("write", "conditioned")]
+            errors = [value["stderr"] for value in both]
+            bars(right, np.arange(2) + offset, [value["mean"] for value in both], errors, name, look)
+        left.set_xticks(range(len(KINDS)), KINDS.values())
+        left.set_ylabel("spread over orders, % of\nthat of images or episodes")
+        left.set_title(f"{model['name']}: {result['length']} images in {result['orders']} orders")
+        right.set_xticks(range(2), ["as written", "then conditioned\nat once"])
+        right.set_ylabel("nats per image")
+        right.set_title("KL of the weights written with,\nabove its least in the final memory")
+        left.legend()
+    return {"": figure}
+
+
+def bars(axes: Axes, x: Any, heights: list[float], errors: Any, name: str, look: dict[str, Any]) -> None:
+    drawn = axes.bar(x, heights, 0.36, yerr=errors, label=name, error_kw={"linewidth": 0.8}, **look)
+    axes.bar_label(drawn, [f"{height:.3g}" for height in heights], fontsize=7, padding=1)
+    axes.grid(visible=False, axis="x")
+    axes.set_axisbelow(True)
+    axes.margins(y=0.12)
+
+
+if __name__ == "__main__":
+    runner.script(sys.modules[__name__], "python benchmarks/order.py")

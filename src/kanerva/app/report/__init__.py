@@ -1,21 +1,21 @@
-"""A run on one HTML page: what it is, its scores, its curve and its experiments. It opens without a network.
+"""A run on one HTML page: what was trained, its scores, its curve, and experiments. It opens without a network.
 
-`gather` reads, figures.py draws, words.py puts it into words and template.html into HTML; nothing is computed.
-All that comes from a file is escaped, and what is missing or cannot be read is said on the page.
+gather.py reads what there is, page.py puts it on the page (template.html), figures.py draws. All that comes from a
+file is escaped, and what is missing or cannot be read is said on the page.
 """
 
 from pathlib import Path
 
-from ..files import atomic_write
-from ..progress import bar
+from ...files import atomic_write
+from ...progress import bar
 from .gather import Material, Results, gather
-from .words import page
+from .page import page
 
 __all__ = ["Material", "Results", "gather", "page", "write"]
 
 
 def write(place: str | Path, out: Path | None = None, results: Path | None = None) -> Path:
-    """Write the report of a run's folder, a checkpoint or a model that comes along; returns the page's path."""
+    """Write the report of a run's folder, a checkpoint or a pretrained model; returns the page's path."""
     material = gather(str(place), results)
     if out is None:
         end = f"-{material.name}" if Path(place).is_file() else ""
