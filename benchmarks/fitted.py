@@ -26,7 +26,7 @@ from kanerva import DKM, memory
 from kanerva.evaluate import MOST_NEW, WRITTEN, halves, summary
 from kanerva.experiments import base
 from kanerva.models import Model
-from kanerva.models.vae import VAE
+from kanerva.models.rivals.vae import VAE
 
 ROOT = Path(__file__).parents[1]
 MODELS = {"omniglot-new": "omniglot-new", "omniglot-vae": "results/models/omniglot-vae.safetensors"}

@@ -14,7 +14,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kanerva import objective
 from kanerva.experiments import plots
 from kanerva.experiments.plots.speed import duration, sizes
 from kanerva.experiments.tables import Share, Table
@@ -181,7 +180,7 @@ def strict(name: str) -> str | None:
     if found is None:
         return None
     value = found["scaled"]["strict"]["mean"]
-    return f"{objective.bits_per_dimension(value, FRAME):.1f}" if name.startswith("mazes") else f"{value:,.0f}"
+    return f"{bits_per_dimension(value, FRAME):.1f}" if name.startswith("mazes") else f"{value:,.0f}"
 
 
 def of_seeds(name: str, *keys: str) -> float | None:

@@ -11,10 +11,10 @@ from torch.autograd import gradcheck
 
 import kanerva
 from cases import normal
-from kanerva import PRESETS, CodecConfig, objective
+from kanerva import PRESETS, CodecConfig
 from kanerva.models import dnc
 from kanerva.models.base import Preparation
-from kanerva.models.dnc import DNC, DNCConfig, DNCState, Reading
+from kanerva.models.rivals.dnc import DNC, DNCConfig, DNCState, Reading
 
 SMALL = DNCConfig(image=(1, 6, 7), code=5, rows=6, heads=3, hidden=7, codec=CodecConfig((4, 6)))
 
@@ -259,7 +259,7 @@ def test_long_episodes_stay_finite_in_float32(scale: float) -> None:
             weight.mul_(1.0 if name.startswith("recurrent") else scale)
     x = torch.cat([images(2, 100), torch.zeros(2, 50, *SMALL.image), torch.ones(2, 50, *SMALL.image)], 1).float()
     terms = m(x, torch.Generator().manual_seed(0))
-    objective.loss(terms).backward()
+    terms.loss().backward()
     assert bool(terms.log_lik.isfinite().all())
     assert [name for name, p in m.named_parameters() if p.grad is None or not bool(p.grad.isfinite().all())] == []
     with torch.no_grad():
@@ -387,12 +387,12 @@ def test_a_step_of_writing_is_one_graph() -> None:
     """What `prepare` compiles, forward and backward."""
     m, x = model(), images(2, 3)
     m.prepare(Preparation(None, False, "auto"))
-    objective.loss(m(x)).backward()
+    m(x).loss().backward()
     plain = [p.grad for p in m.parameters()]
     m.zero_grad()
     torch.compiler.reset()
     m.controller.compile(fullgraph=True, backend="aot_eager")
-    objective.loss(m(x)).backward()
+    m(x).loss().backward()
     for p, wanted in zip(m.parameters(), plain, strict=True):
         torch.testing.assert_close(p.grad, wanted)
 

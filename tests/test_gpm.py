@@ -16,7 +16,7 @@ from cases import normal
 from kanerva import PRESETS, CodecConfig
 from kanerva.cli import main
 from kanerva.config import with_model
-from kanerva.models.gpm import GPM, GPMConfig, exact, iterated, kl_point, written
+from kanerva.models.rivals.gpm import GPM, GPMConfig, exact, iterated, kl_point, written
 from small import metrics, tiny
 
 SMALL = GPMConfig(image=(1, 6, 7), code=5, rows=4, codec=CodecConfig((4, 6)))
@@ -171,7 +171,7 @@ def test_the_bound_is_below_the_likelihood() -> None:
         [m.decode(read.reshape(-1, 1)).log_prob(one.expand(101**2, *SMALL.image)) for one in x[:, 0]]
     )
     likelihood = (given + joint.flatten()).logsumexp(-1) + 2 * torch.tensor(12 / 100).log()
-    bound = kanerva.objective.bound(m(x.expand(1000, *x.shape), generator()))
+    bound = m(x.expand(1000, *x.shape), generator()).bound()
     error = 4 * bound.std(0) / 1000**0.5
     assert bool((bound.mean(0) < likelihood + error).all())
     # not by much: a lost half would show
@@ -257,7 +257,7 @@ def test_long_episodes_stay_finite_in_float32(pseudo_inverse: Any, alike: bool) 
     m = GPM(dataclasses.replace(SMALL, rows=32, code=40, pseudo_inverse=pseudo_inverse))
     x = images(SMALL, 2, 200).float()
     x = x[:, :1].expand_as(x) if alike else x
-    kanerva.objective.loss(m(x, generator())).backward()
+    m(x, generator()).loss().backward()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in m.parameters())
     state = m.write(x, m.write(x))
     assert bool(m.recall(state, x[:, :3], 2).x.isfinite().all())

@@ -16,8 +16,8 @@ from kanerva.cli import main
 from kanerva.config import with_model
 from kanerva.data import ClassImages, corruption
 from kanerva.models import hopfield
-from kanerva.models.hopfield import Hopfield, HopfieldConfig
-from kanerva.models.nearest import Nearest, rounded
+from kanerva.models.rivals.hopfield import Hopfield, HopfieldConfig
+from kanerva.models.rivals.nearest import Nearest, rounded
 from small import patterns, tiny
 
 IMAGE = {"bernoulli": (1, 5, 6), "gaussian": (3, 5, 6)}

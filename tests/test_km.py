@@ -15,8 +15,8 @@ from cases import AWKWARD, case, normal
 from kanerva import PRESETS, CodecConfig, MemoryState, memory
 from kanerva.cli import main
 from kanerva.config import with_model
-from kanerva.models.gaussian import Gaussian
-from kanerva.models.km import KM, KMConfig, posterior, uncertainty
+from kanerva.models.rivals.gaussian import Gaussian
+from kanerva.models.rivals.km import KM, KMConfig, posterior, uncertainty
 from small import metrics, tiny
 
 SMALL = KMConfig(image=(1, 6, 7), code=5, rows=4, key=3, codec=CodecConfig((4, 6)))
@@ -134,7 +134,7 @@ def test_the_paper_charges_nothing_for_what_is_written_and_the_report_says_what_
     extra = m.extra_scores(x, generator(3))
     assert bound.kl_memory is not None
     torch.testing.assert_close(extra["KL(M) / T, not charged"], bound.kl_memory / 4)
-    torch.testing.assert_close(extra["the memory's uncertainty counted"], kanerva.objective.nats(bound))
+    torch.testing.assert_close(extra["the memory's uncertainty counted"], bound.nats())
 
 
 @torch.no_grad()
@@ -167,9 +167,9 @@ def test_the_bound_is_below_the_likelihood() -> None:
     given = torch.distributions.MultivariateNormal(mean, cov).log_prob(x.flatten(1)[:, None])
     exact = (given + Normal(0.0, 1.0).log_prob(y[:, 0])).logsumexp(-1) + torch.tensor(16 / 4000).log()
     often = m(x.expand(2000, *x.shape), generator())
-    bound = kanerva.objective.bound(often)
+    bound = often.bound()
     assert bool((bound.mean(0) < exact + 4 * bound.std(0) / 2000**0.5).all())
-    loose = kanerva.objective.bound(m.terms(x.expand(2000, *x.shape), False, generator()))
+    loose = m.terms(x.expand(2000, *x.shape), False, generator()).bound()
     assert bool((loose.mean(0) > bound.mean(0)).all())
 
 
@@ -228,7 +228,7 @@ def test_long_episodes_stay_finite_in_float32() -> None:
         m.log_noise_var.fill_(-9.0)
         m.log_prior_var.fill_(4.6)
     x = images(SMALL, 2, 200).float()
-    kanerva.objective.loss(m(x, generator())).backward()
+    m(x, generator()).loss().backward()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in m.parameters())
     state = m.write(x, m.write(x))
     assert bool(m.recall(state, x[:, :3], 2).x.isfinite().all())

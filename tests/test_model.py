@@ -13,11 +13,11 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 import kanerva
 from cases import covariance_of, normal
-from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory, objective
+from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory
 from kanerva.codec import Down, Up
 from kanerva.likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise, middle
-from kanerva.models.gaussian import Gaussian as VaeGaussian
-from kanerva.models.vae import VAE, VAEConfig
+from kanerva.models.rivals.gaussian import Gaussian as VaeGaussian
+from kanerva.models.rivals.vae import VAE, VAEConfig
 from kanerva.recall.reader import Reader
 
 SMALL = DKMConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
@@ -249,7 +249,7 @@ def test_dequantising_stays_within_a_level() -> None:
 
 def test_bits_per_dimension_of_the_paper() -> None:
     """The paper's −9046.5 nats for 32×32×3 values are its 2.75 bits."""
-    assert objective.bits_per_dimension(-9046.5, 3 * 32 * 32) == pytest.approx(2.75, abs=0.005)
+    assert bits_per_dimension(-9046.5, 3 * 32 * 32) == pytest.approx(2.75, abs=0.005)
 
 
 # terms and objectives
@@ -284,12 +284,12 @@ def test_objective_weighs_the_terms() -> None:
     terms = model()(binary(2, 6, 1, 9, 10), generator())
     log_lik, auto, kl_w, kl_m = (t.tolist() for t in terms)
     bounds = [sum(a - k for a, k in zip(log_lik[b], kl_w[b], strict=True)) - kl_m[b] for b in range(2)]
-    assert objective.bound(terms).tolist() == pytest.approx(bounds)
-    assert float(objective.loss(terms).detach()) == pytest.approx(
+    assert terms.bound().tolist() == pytest.approx(bounds)
+    assert float(terms.loss().detach()) == pytest.approx(
         -sum(bounds[b] / 6 + sum(auto[b]) / 6 for b in range(2)) / 2
     )
     nats = [sum(k - a for a, k in zip(log_lik[b], kl_w[b], strict=True)) / 6 for b in range(2)]
-    assert objective.nats(terms).tolist() == pytest.approx(nats)
+    assert terms.nats().tolist() == pytest.approx(nats)
 
 
 @pytest.mark.parametrize("weights", ["isotropic", "full"])
@@ -299,7 +299,7 @@ def test_every_parameter_gets_a_gradient(config: DKMConfig, weights: str, bound:
     m = model(dataclasses.replace(config, weights=weights))  # type: ignore[arg-type]
     x = binary(2, 4, *config.image)
     terms = m(x, generator()) if bound == "L" else m.online(x, 1, generator())[0]
-    objective.loss(terms).backward()
+    terms.loss().backward()
     assert [name for name, p in m.named_parameters() if p.grad is None or not bool(p.grad.abs().sum() > 0)] == []
 
 
@@ -551,7 +551,7 @@ def test_a_linear_codec_has_gradients_from_the_start_and_is_not_rounded() -> Non
     m = DKM(LINEAR)
     m.begin_with(images)
     x = images.images(torch.arange(8))[None]
-    objective.loss(m(x, generator())).backward()
+    m(x, generator()).loss().backward()
     for part in (m.encoder.linear, m.encoder.out, m.decoder.linear, m.decoder.up[-1]):
         assert bool(part.weight.grad.any())  # type: ignore[union-attr]
     with torch.no_grad():
@@ -637,7 +637,7 @@ def test_reads_with_a_noise_of_their_own_are_those_of_the_plain_form(weights: st
         cov = m.weight_var * memory.infer(z, state, m.read_var).cov
         exact = kl_divergence(MultivariateNormal(w, cov), MultivariateNormal(0 * w, torch.eye(5).double()))
         torch.testing.assert_close(terms.kl_weights, exact)
-    objective.loss(terms).backward()
+    terms.loss().backward()
     for log_var in (m.log_noise_var, m.log_read_var):
         assert log_var.grad is not None
         assert abs(float(log_var.grad)) > 1e-6
@@ -794,7 +794,7 @@ def test_a_model_that_trusts_learns_whom(weights: str) -> None:
     terms = m(x, generator(), written=4)
     state = m.write(x[:, :4])
     torch.testing.assert_close(m.given(state, x, generator()).log_lik, terms.log_lik)
-    objective.loss(terms).backward()
+    terms.loss().backward()
     grad = m.encoder.out.weight.grad
     assert grad is not None
     assert (grad[7:].abs().sum(1) > 1e-6).all()
@@ -805,7 +805,7 @@ def test_trust_stays_finite_whatever_the_encoder_says() -> None:
     with torch.no_grad():
         m.encoder.out.bias[7:] = torch.tensor([1e30, -1e30, 0, 50, -50, 1, 2])
     x = binary(2, 6, 1, 9, 10).float()
-    assert torch.isfinite(objective.nats(m(x, generator()))).all()
+    assert torch.isfinite(m(x, generator()).nats()).all()
 
 
 def test_recall_and_memories_of_a_model_that_trusts() -> None:

@@ -204,7 +204,7 @@ def test_images_are_scored_in_every_memory(model: Model) -> None:
 def test_every_weight_has_a_gradient(model: Model) -> None:
     weights = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not model.UNTRAINED:
-        kanerva.objective.loss(model(images(model, 2, 4), generator())).backward()
+        model(images(model, 2, 4), generator()).loss().backward()
     bad = [name for name, p in weights if p.grad is None or not bool(p.grad.isfinite().all()) or not p.grad.any()]
     assert bad == []
 
@@ -219,7 +219,7 @@ def test_a_step_reads_nothing_on_the_host(model: Model) -> None:
     """So that a CUDA graph can capture it: no number is brought to the device, and none is looked at."""
     x = images(model, 2, 4)
     with HostReads() as reads, kanerva.checks.deep_checks(False):
-        loss = kanerva.objective.loss(model(x, generator()))
+        loss = model(x, generator()).loss()
         if not model.UNTRAINED:
             loss.backward()
     assert model.UNTRAINED or reads.found == set()

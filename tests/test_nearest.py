@@ -13,7 +13,7 @@ from cases import normal
 from kanerva import data
 from kanerva.cli import main
 from kanerva.likelihood import LEVEL
-from kanerva.models.nearest import Nearest, NearestConfig, Stored, rounded
+from kanerva.models.rivals.nearest import Nearest, NearestConfig, Stored, rounded
 from small import patterns
 
 BITS = NearestConfig(image=(1, 5, 6))

@@ -31,7 +31,7 @@ EXACT = 1e-10
 def layer(size: int = 5, rows: int = 4, values: int = 0, seed: int = 0) -> Memory:
     made = Memory(size, rows, values).double()
     with torch.no_grad():
-        made.R0.copy_(normal(rows, size + values, seed=seed))
+        made.R0.copy_(normal(made.rows, size + values, seed=seed))
         made.log_prior_var.fill_(0.3)
         made.log_noise_var.fill_(-1.0)
     return made
@@ -215,7 +215,7 @@ def test_a_cue_is_a_key_alone_or_all_of_a_code() -> None:
     torch.testing.assert_close(m.read(state, whole, known.expand(5, 7)), m.read(state, z))
     torch.testing.assert_close(m.predict(state, z).mean, m.predict(state, whole, known.expand(5, 7)).mean)
     torch.testing.assert_close(m.predict(state, z).var, m.predict(state, whole, known.expand(5, 7)).var)
-    with pytest.raises(ValueError, match=r"cue: expected .* n = 4"):
+    with pytest.raises(ValueError, match=r"cue: expected vectors of 4 numbers"):
         m.read(state, whole)
 
 
@@ -482,19 +482,46 @@ def test_a_streams_state_is_saved_on_request() -> None:
     kept, lost = Stream(m), Stream(m, save=False)
     for stream in (kept, lost):
         stream.write(z)
-    assert set(kept.state_dict()) == {"kept", "memory.R0", "memory.log_prior_var", "memory.log_noise_var"}
-    assert set(lost.state_dict()) == set(kept.state_dict()) - {"kept"}
+    parameters = {"memory.R0", "memory.log_prior_var", "memory.log_noise_var"}
+    assert set(kept.state_dict()) == {"kept", "_extra_state", *parameters}
+    assert set(lost.state_dict()) == {"_extra_state", *parameters}
     again = Stream(layer(seed=5))
     again.load_state_dict(kept.state_dict())
     assert torch.equal(again(z), kept(z))
     again.state = m.write(z[:2])
     assert torch.equal(again.state.R, m.write(z[:2]).R)
-    with pytest.raises(ValueError, match="state: expected a memory that never faded"):
-        again.state = m.fade(again.state, 0.9)  # which this stream, with keep=1, would forget
     fading = Stream(m, keep=0.9)
     fading.state = m.fade(again.state, 0.9)
     assert isinstance(fading.state, memory.Faded)
     assert Stream(m.float()).float().kept.dtype == torch.float32
+
+
+def test_a_stream_knows_that_its_state_has_faded(tmp_path: Path) -> None:
+    """Wherever the state comes from, and whatever `keep` is now."""
+    m, z = layer(9, 8), normal(3, 9)
+    fading = Stream(m, keep=0.9)
+    fading.write(z)
+    torch.save(fading.state_dict(), tmp_path / "stream.pt")
+    loaded, given, changed = Stream(m), Stream(m), Stream(m, keep=0.9)
+    loaded.load_state_dict(torch.load(tmp_path / "stream.pt"))
+    given.state = m.fade(m.write(z), 0.9)
+    changed.write(z)
+    changed.keep = 1.0
+    for stream in (loaded, given, changed):
+        assert isinstance(stream.state, memory.Faded)
+        assert isinstance(stream.write(z[:1]), memory.Faded)
+        for one in (stream, copy.deepcopy(stream)):
+            with pytest.raises(ValueError, match="state: expected a memory that never faded"):
+                m.contains(one.state, z)
+        stream.reset()
+        stream.write(z)
+        assert m.contains(stream.state, z).tolist() == [1, 1, 1]
+    left_out = Stream(m, save=False)
+    left_out.write(z)
+    given.load_state_dict(left_out.state_dict(), strict=False)  # brings no state, and so no mark
+    assert m.contains(given.state, z).tolist() == [1, 1, 1]
+    fading.load_state_dict(given.state_dict())
+    assert isinstance(fading.state, memory.Faded)
 
 
 def test_reads_see_one_whole_state_while_another_thread_writes() -> None:
@@ -693,28 +720,28 @@ def test_the_read_itself_is_exported(no_shape_checks: None) -> None:
 
 def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
     m, pairs, z = layer(), layer(values=2), normal(3, 5)
-    with pytest.raises(ValueError, match=r"z: expected shape \(\*b, T, n\) with n = 5 \(the layer's size of z\)"):
+    with pytest.raises(ValueError, match=r"z: expected shape \(\*b, T, size\) with size = 5 as in the Memory, got \(3, 4\)"):
         m.write(normal(3, 4))
-    with pytest.raises(ValueError, match="values: expected none"):
+    with pytest.raises(ValueError, match=r"values: .* with values = 0 as in the Memory"):
         m.write(z, values=z)
     with pytest.raises(ValueError, match=r"values: expected a tensor of shape \(\*b, T, 2\), got None"):
         pairs.write(z)
-    with pytest.raises(ValueError, match="values: expected one for each vector"):
+    with pytest.raises(ValueError, match=r"values: .* with T = 3 as in z"):
         pairs.write(z, values=normal(2, 2))
-    with pytest.raises(TypeError, match="mask: expected a boolean tensor"):
+    with pytest.raises(TypeError, match=r"mask: expected torch\.bool, got torch\.float32"):
         m.write(z, mask=torch.ones(3))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"mask: expected shape \(\*b, T\) with T = 3 codes, got \(2,\)"):
+    with pytest.raises(ValueError, match=r"mask: expected shape \(\*b, T\) with T = 3 as in z, got \(2,\)"):
         m.write(z, mask=torch.ones(2, dtype=torch.bool))
     with pytest.raises(ValueError, match="z: expected finite values, got 1 NaN"):
         m.write(torch.where(torch.arange(15).view(3, 5) == 4, torch.nan, z))
     with pytest.raises(ValueError, match=r"state\.R: expected shape .* with C = 5"):
         m.read(pairs.prior(), z)
-    with pytest.raises(TypeError, match=r"z: expected torch\.float64 like the rest, got torch\.float32"):
+    with pytest.raises(TypeError, match=r"z: expected torch\.float64 like the Memory, got torch\.float32"):
         m.write(z.float())
     with pytest.raises(TypeError, match=r"R0: expected float32 or float64, got torch\.bfloat16; usual cause"):
         layer().bfloat16().write(z.bfloat16())
     both = torch.cat([z, z[:, :2]], dim=-1)
-    with pytest.raises(ValueError, match=r"n = 5 \(the layer's size of cue; one that goes on with its value needs"):
+    with pytest.raises(ValueError, match=r"cue: expected vectors of 5 numbers, got 7; one that goes on with its value needs"):
         pairs.read(pairs.prior(), both)
     with pytest.raises(ValueError, match="rows: expected a whole number of at least 1"):
         Memory(5, rows=0)

@@ -10,7 +10,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import trials
 from cases import case as random_case
-from kanerva import DKM, DKMConfig, memory, objective
+from kanerva import DKM, DKMConfig, memory
 from kanerva.experiments.order import (
     Case,
     Order,
@@ -148,7 +148,7 @@ def test_the_score_is_that_of_the_model(weights: str, read_noise: str) -> None:
     x, order = drawn(orders=2)
     order = torch.arange(5).expand_as(order)
     written = write(m, Case(x, order), 1, 1)
-    exact = objective.nats(m(x, generator(7)))
+    exact = m(x, generator(7)).nats()
     torch.testing.assert_close(nats(m, x, m.cue(x), written.state, 7), exact.expand(2, 3))
     found = compare(m, Case(x, order), written, 7)
     assert found["nats"]["mean"] == pytest.approx(float(exact.mean()))

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import kanerva
-from kanerva import objective
 from kanerva.evaluate import halves
 from kanerva.experiments import rivals as experiment
 from kanerva.experiments.plots import rivals as plots
@@ -110,7 +109,7 @@ def test_new_images_are_scored_given_the_others() -> None:
     terms = who.model.given(who.model.write(written), read)
     assert terms is not None
     found = run(WORK, who)["nats"]
-    assert found["new"]["mean"] == pytest.approx(float(objective.nats(terms).mean()))
+    assert found["new"]["mean"] == pytest.approx(float(terms.nats().mean()))
     assert found["new"]["mean"] > found["stored"]["mean"]
     assert run(WORK, toy())["nats"]["new"] is None
 

@@ -32,16 +32,15 @@ from kanerva import (
     Score,
     TrainConfig,
     checkpoint,
-    objective,
     storage,
 )
 from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
 from kanerva.fields import from_dict, to_dict
 from kanerva.log import Log
-from kanerva.models.vae import VAEConfig
+from kanerva.models.rivals.vae import VAEConfig
 from kanerva.step import Plan, Step, learning_rate, loss_of, plan_of, step_seed, update_average, why_not_captured
-from kanerva.terms import Terms
+from kanerva import Terms
 from kanerva.train import NonFinite, advice, fit, interrupts, new_run, saved_config
 from small import metrics, patterns, tiny
 
@@ -277,7 +276,7 @@ def test_what_is_read_but_not_written_is_in_the_loss(tmp_path: Path) -> None:
     assert read is not None
     assert kl_memory is not None
     assert read.log_lik_auto is not None
-    wanted = objective.given(read).sum(-1) + kl_memory
+    wanted = read.each().sum(-1) + kl_memory
     torch.testing.assert_close(loss, (wanted / 5 - read.log_lik_auto.mean(-1)).mean())
 
 
@@ -347,7 +346,7 @@ def test_a_model_without_l_ae_refuses_to_weigh_it(tmp_path: Path) -> None:
 
 def test_without_l_ae_an_infinite_one_does_not_count() -> None:
     terms = Terms(torch.tensor([[-2.0]]), torch.tensor([[-math.inf]]), torch.tensor([[1.0]]), torch.tensor([0.5]))
-    assert float(objective.loss(terms, 0.0)) == 3.5
+    assert float(terms.loss(0.0)) == 3.5
 
 
 def test_options_that_a_data_set_does_not_have_are_refused(tmp_path: Path) -> None:

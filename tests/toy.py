@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from kanerva import checks
+from kanerva.support import checks
 from kanerva.likelihood import Bernoulli, Gaussian, Likelihood
 from kanerva.models.base import BaseConfig, Model, Recall, Terms
 

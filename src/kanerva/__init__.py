@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from . import data, kernels, memory, nn
-    from .checks import deep_checks
+    from .support.checks import deep_checks
     from .codec import CodecConfig
     from .config import PRESETS, DataConfig, RunConfig, TrainConfig
     from .evaluate import Score, evaluate
@@ -53,7 +53,7 @@ __all__ = [
 
 # The files that names come from. They are imported when a name is first used: `kanerva --help` needs no PyTorch.
 _SOURCES = {
-    "checks": ("deep_checks",),
+    "support.checks": ("deep_checks",),
     "codec": ("CodecConfig",),
     "config": ("PRESETS", "DataConfig", "RunConfig", "TrainConfig"),
     "evaluate": ("Score", "evaluate"),

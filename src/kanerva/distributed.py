@@ -15,7 +15,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 
-from . import checks, memory
+from . import memory
+from .support import checks
 from .memory import MemoryState, Variance
 from .streams import say
 

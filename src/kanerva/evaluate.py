@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
-from . import checks, objective
+from .support import checks
 from .data import ClassImages, episodes
-from .likelihood import Gaussian
-from .models.base import CodecModel, Model
+from .likelihood import Gaussian, bits_per_dimension
+from .models.base import NAMES, CodecModel, Model
 from .progress import bar
 
 WRITTEN = 10
@@ -114,17 +114,17 @@ def evaluate(
         for _ in range(rounds):
             x = model.dequantise(episodes(images, batch, length, classes, generator), generator)
             same = generator.get_state()
-            rows.append(objective.parts(model(x, generator)))
+            rows.append(model(x, generator).parts())
             extras.append(model.extra_scores(x, other) | otherwise(model, x, same) if extra else {})
             advance(batch * length)
     table, more = together(rows), together(extras)
     means = {name: float(values.mean()) for name, values in table.items()}
     count = len(table["nats"])
-    bits = objective.bits_per_dimension(means["nats"], math.prod(images.shape))
+    bits = bits_per_dimension(means["nats"], math.prod(images.shape))
     own = model.config.pixels if isinstance(model, CodecModel) and not images.binary else None
     ways = {way: more.pop(way) for way in WAYS if way in more} | ({own: table["nats"]} if own and extra else {})
     return Score(
-        **{name: means.get(name) for name in objective.NAMES},  # type: ignore[arg-type]
+        **{name: means.get(name) for name in NAMES},  # type: ignore[arg-type]
         nats_stderr=stderr(table["nats"]),
         bound=means["nats"] + means["kl_memory"] if "kl_memory" in means else None,
         bits_per_dimension=None if images.binary else bits,
@@ -138,7 +138,7 @@ def evaluate(
         blank=blank_memory(model, images, min(count * length, MOST_NEW), seed) if extra else None,
         pixels=own,
         bits={
-            way: summary(objective.bits_per_dimension(ways[way], math.prod(images.shape)))
+            way: summary(bits_per_dimension(ways[way], math.prod(images.shape)))
             for way in WAYS
             if way in ways
         }
@@ -159,7 +159,7 @@ def otherwise(model: Model, x: Float[Tensor, "*b T c h w"], state: Tensor) -> di
     generator.set_state(state)
     model.config = dataclasses.replace(config, pixels=other)
     try:
-        return {other: objective.nats(model(x, generator))}
+        return {other: model(x, generator).nats()}
     finally:
         model.config = config
 
@@ -183,7 +183,7 @@ def new_images(
         terms = model.given(model.write(a), b, generator)
         if terms is None:
             return None
-        found.append(objective.nats(terms))
+        found.append(terms.nats())
     return summary(torch.cat(found).double())
 
 
@@ -213,7 +213,7 @@ def blank_memory(model: Model, images: ClassImages, count: int, seed: int = 0) -
         terms = model.given(state, x, generator)
         if terms is None:
             return None
-        found.append(objective.nats(terms))
+        found.append(terms.nats())
     return summary(torch.cat(found).double())
 
 

@@ -20,7 +20,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from . import checkpoint, distributed, kernels, storage
 from .checkpoint import Run
-from .checks import deep_checks
+from .support.checks import deep_checks
 from .config import RunConfig, TrainConfig
 from .data import ClassImages
 from .distributed import World

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from .. import checks
+from ..support import checks
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from .. import checks
+from ..support import checks
 from ..files import Arrays, cache_dir, cached
 from ..progress import bar
 from .episodes import ClassImages

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import __version__, checks, plain, storage
+from .. import __version__, plain, storage
+from ..support import checks
 from ..data import ClassImages
 from ..distributed import choose
 from ..files import atomic_write, check_writable

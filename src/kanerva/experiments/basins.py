@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .. import checks
+from ..support import checks
 from ..data import corruption
 from ..memory import MemoryState
 from ..models import DKM, Model

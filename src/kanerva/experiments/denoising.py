@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from .. import checks
+from ..support import checks
 from ..data import corruption
 from ..data.corruption import Cue
 from ..likelihood import LEVEL

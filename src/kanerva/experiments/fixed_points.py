@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from .. import checks
-from ..checks import deep_checks
+from ..support import checks
+from ..support.checks import deep_checks
 from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM, Model

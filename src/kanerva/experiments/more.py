@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import checks
+from ..support import checks
 from ..data import ClassImages
 from ..models import DKM, Model
 from ..recall import methods

@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .. import checks, memory
+from .. import memory
+from ..support import checks
 from ..memory import MemoryState
 from ..models import DKM, Model
 from ..models.dkm import Cue

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .. import checks
+from ..support import checks
 from ..data import ClassImages
 from ..evaluate import evaluate, new_images
 from ..models import Model

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import checks
+from ..support import checks
 from ..likelihood import LEVEL
 from ..models import Model, Recall
 from ..recall.chains import mixing

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import jit, linalg
+from ..support import jit, linalg
 from ..memory import MemoryState
 from . import gram
 from .gram import Scalar

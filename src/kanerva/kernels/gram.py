@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from .. import linalg
+from ..support import linalg
 from ..memory import MemoryState
 
 # Codes between two refreshes of G and of the inverse: more would let rounding grow, fewer are more products. They

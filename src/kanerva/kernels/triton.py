@@ -15,7 +15,8 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import linalg, memory
+from .. import memory
+from ..support import linalg
 from ..memory import MemoryState
 from . import gram
 from .gram import Scalar
