@@ -167,7 +167,7 @@ def otherwise(model: Model, x: Float[Tensor, "*b T c h w"], state: Tensor) -> di
 def new_images(
     model: Model, images: ClassImages, count: int = 10_000, classes: int = 4, seed: int = 0
 ) -> dict[str, float] | None:
-    """What new images cost in memories of others of their classes; None where a model has no such bound.
+    """What new images cost in memories of others of their classes; None where there are too few images.
 
     Ten images of each of four classes are written (or half of them, if a class has fewer than 20), and as many
     others are read. The images are drawn on the CPU: the same ones on every device.
@@ -180,10 +180,7 @@ def new_images(
     found = []
     for a, b in zip(written.split(16), read.split(16), strict=True):
         a, b = (model.dequantise(x.to(model.device), generator) for x in (a, b))
-        terms = model.given(model.write(a), b, generator)
-        if terms is None:
-            return None
-        found.append(terms.nats())
+        found.append(model.given(model.write(a), b, generator).nats())
     return summary(torch.cat(found).double())
 
 
@@ -201,20 +198,16 @@ def halves(
 
 
 def blank_memory(model: Model, images: ClassImages, count: int, seed: int = 0) -> dict[str, float] | None:
-    """What images cost if nothing was written; None where a model has no such bound."""
+    """What images cost if nothing was written; None where an empty memory says nothing."""
     batch = 16
     state = model.blank((batch,))
-    if state is None:
-        return None
     generator, images = torch.Generator(model.device).manual_seed(seed), images.to(model.device)
     found = []
     for _ in range(math.ceil(count / (batch * QUERIES))):
         x = model.dequantise(episodes(images, batch, QUERIES, None, generator), generator)
-        terms = model.given(state, x, generator)
-        if terms is None:
-            return None
-        found.append(terms.nats())
-    return summary(torch.cat(found).double())
+        found.append(model.given(state, x, generator).nats())
+    every = torch.cat(found).double()
+    return summary(every) if bool(every.isfinite().all()) else None
 
 
 def summary(values: Float[Tensor, "episodes"]) -> dict[str, float]:

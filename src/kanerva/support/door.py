@@ -61,8 +61,12 @@ class Part(NamedTuple):
 
     @property
     def shape(self) -> str:
-        axes = ", ".join(axis.replace("#", "").replace("...", "…") for axis in self.axes)
-        return f"({axes}{',' * (len(self.axes) == 1)})"
+        return self.shaped({})
+
+    def shaped(self, sizes: dict[str, Any]) -> str:
+        """The axes, with their sizes as far as these are known."""
+        names = [axis.strip("#").replace("*#", "*").replace("...", "…") for axis in self.axes]
+        return f"({', '.join(str(sizes.get(name, name)) for name in names)}{',' * (len(names) == 1)})"
 
 
 def named(kind: type) -> str:
@@ -202,6 +206,7 @@ def layout(
     if known:
         who, dtype, device, *own = known
         like, sizes = (f"the {who}", dtype, device), {name: (size, f"the {who}") for name, size in own}
+    own_sizes = {name: size for name, (size, _) in sizes.items()}
     batches: dict[str, dict[str, tuple[int, ...]]] = {}
     for part, x in zip(parts, came, strict=True):
         name, wanted = part.name, f"{part.name}: expected {part.wanted}"
@@ -230,7 +235,7 @@ def layout(
         split = len(shape) - len(named)
         if split < 0 or (split and len(named) == len(part.axes)):
             few = f", which has too few axes; {name}[None] adds one" if split < 0 else ""
-            shaped = f"shape {part.shape}" if part.axes else part.wanted
+            shaped = f"shape {part.shaped(own_sizes)}" if part.axes else part.wanted
             raise ValueError(f"{name}: expected {shaped}, got shape {tuple(shape)}{few}")
         for axis, size in zip(named, shape[split:], strict=True):
             if axis.isdigit():
@@ -240,7 +245,7 @@ def layout(
             else:
                 want, who = sizes.setdefault(axis.strip("#"), (size, name))
             if size != want:
-                said = f"{name}: expected shape {part.shape} with {axis.strip('#')} = {want} as in {who}"
+                said = f"{name}: expected shape {part.shaped(own_sizes)} with {axis.strip('#')} = {want} as in {who}"
                 raise ValueError(f"{said}, got {tuple(shape)}{part.hint}")
         if part.axes and part.axes[0][0] == "*":
             batches.setdefault(part.axes[0].strip("*#"), {})[name] = tuple(shape[:split])
