@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.distributed.nn.functional import all_reduce
 
 from . import memory
-from .support import checks
-from .memory import MemoryState, Variance
+from .memory import MemoryState
+from .memory.moments import Whole
+from .support.checks import Variance
+from .support.door import public
 from .streams import say
 
 
@@ -134,10 +136,11 @@ def lost() -> Iterator[None]:
         raise Lost(f"another process of the run is gone, or does not answer ({error})") from error
 
 
+@public
 def condition(
-    state: MemoryState,
-    w: Float[Tensor, "*b T K"],
-    z: Float[Tensor, "*b T C"],
+    state: Whole,
+    w: Float[Tensor, "*#b T K"],
+    z: Float[Tensor, "*#b T C"],
     noise_var: Variance,
     group: dist.ProcessGroup | None = None,
 ) -> MemoryState:
@@ -149,7 +152,6 @@ def condition(
     Every worker passes the same state and its own w and z, of any length T, and gets the same memory. K² + K·C
     numbers travel. Gradients flow to every worker's codes. Proof: test_workers_write_one_memory_together.
     """
-    checks.inputs(state, w=w, z=z, noise_var=noise_var)
     group = group or dist.group.WORLD
     G = all_reduce(w.mT @ w / noise_var, group=group)
     H = all_reduce(w.mT @ (z - w @ state.R) / noise_var, group=group)

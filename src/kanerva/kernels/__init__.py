@@ -16,7 +16,7 @@ import math
 import os
 import shutil
 from types import ModuleType
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float
@@ -96,7 +96,7 @@ def store(
 def inverse(state: MemoryState, noise_var: Variance, backend: Backend = "auto", keys: Keys = None) -> Inverse:
     """`memory.inverse`, by the sweeps of a backend that has them; with keys, for cues that are keys."""
     R = state.R[..., :keys]
-    name = pick(R, R, noise_var, backend=backend)[0]
+    name = _choose(R, R, noise_var, backend=backend)
     if name not in ("cpu", "triton"):
         return Inverse(*linalg.ridge_inverse(R @ R.mT, noise_var))
     P, log_det = _module(name).inverse(_flat(R), _scalar(noise_var, R))
@@ -106,24 +106,27 @@ def inverse(state: MemoryState, noise_var: Variance, backend: Backend = "auto", 
 
 
 def pick(
-    R: Float[Tensor, "*b K n"],
-    z: Float[Tensor, "*c T C"],
-    *others: Tensor | float,
+    device: str,
+    dtype: torch.dtype,
+    rows: int,
+    code: int,
     backend: str = "auto",
     iterations: int = 1,
     block: int = 1,
+    plain: bool = True,
 ) -> tuple[str, str]:
-    """The backend that writes codes (of which R and z have what addresses), and why. A named one must be able to."""
-    reasons: dict[str, str | None] = {}
-    for name in BACKENDS:
-        reasons[name] = _obstacle(name, R, z, others, iterations, block)
+    """The backend that writes codes into a memory, and why; one that is named must be able to.
+
+    code: the entries that address it: all, or the key. plain: neither an empty batch nor inside torch.func.
+    """
+    reasons = {name: _obstacle(name, device, dtype, iterations, block, plain) for name in BACKENDS}
     if backend != "auto":
         if reasons[backend] is not None:
             raise ValueError(f"backend: {backend} cannot be used here, {reasons[backend]}; 'auto' takes one that can")
         return backend, "named"
-    if R.device.type != "cuda":
+    if device != "cuda":
         reasons["triton"] = reasons["triton"] or "it is only interpreted here"
-    if R.shape[-2] > R.shape[-1]:
+    if rows > code:
         exact = "for K > C the reference solves C×C, which is far more exact"
         reasons |= {name: reasons[name] or exact for name in BACKENDS[:-1]}
     name = next(name for name, reason in reasons.items() if reason is None)
@@ -132,16 +135,15 @@ def pick(
 
 
 def _obstacle(
-    backend: str, R: Tensor, z: Tensor, others: tuple[Tensor | float, ...], iterations: int, block: int
+    backend: str, device: str, dtype: torch.dtype, iterations: int, block: int, plain: bool
 ) -> str | None:
     """What keeps a backend from writing; None if nothing does."""
     if backend == "reference":
         return None
     if iterations != 1 or block != 1:
         return f"it takes iterations = 1 and block = 1, not {iterations} and {block}"
-    if 0 in (*z.shape[:-2], *R.shape[:-2]) or _transformed(R, z, *others):
+    if not plain:
         return "the batch is empty or inside a torch.func transform"
-    device = R.device.type
     if backend == "cpu":
         if device != "cpu":
             return f"the memory is on {device}"
@@ -153,11 +155,17 @@ def _obstacle(
             return f"the memory is on {device}"
         if device == "cuda" and not C_COMPILER:
             return "it needs a C compiler (cc, gcc or clang, or what $CC names), and there is none"
-        return None if R.dtype == torch.float32 else f"it computes in float32, not {R.dtype}"
+        return None if dtype == torch.float32 else f"it computes in float32, not {dtype}"
     return None
 
 
-def _transformed(*values: Tensor | float) -> bool:
+def _choose(R: Tensor, z: Tensor, *others: Any, backend: str, iterations: int = 1, block: int = 1) -> str:
+    """`pick` for tensors, of which R and z have what addresses the memory."""
+    plain = 0 not in (*z.shape[:-2], *R.shape[:-2]) and not _transformed(R, z, *others)
+    return pick(R.device.type, R.dtype, *R.shape[-2:], backend, iterations, block, plain)[0]
+
+
+def _transformed(*values: Any) -> bool:
     """Whether a tensor is inside a torch.func transform; torch.compile cannot trace the question, and need not."""
     if torch.compiler.is_compiling():
         return False
@@ -170,7 +178,7 @@ def _write(
 ) -> tuple[MemoryState, Tensor, Tensor | None]:
     """The memory, the weights and, but from the reference, the innovation variances s."""
     R = state.R[..., :keys]
-    name = pick(R, z, state.U, noise_var, backend=backend, iterations=iterations, block=block)[0]
+    name = _choose(R, z, state.U, noise_var, backend=backend, iterations=iterations, block=block)
     if name == "reference":
         return *memory.write(state, z, noise_var, iterations, block, keys=keys), None
     kind = Faded if isinstance(state, Faded) else MemoryState

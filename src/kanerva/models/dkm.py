@@ -316,6 +316,6 @@ class DKM(CodecModel):
     @classmethod
     def says(cls, config: Any, device: str, write: str) -> str:
         """How the memory is written on a device, and why so."""
-        R = torch.empty(min(config.rows, config.code), config.code, device=device)
-        how = kernels.pick(R, R, backend=write, iterations=config.iterations, block=config.block)
+        rows = min(config.rows, config.code)
+        how = kernels.pick(device, torch.float32, rows, config.code, write, config.iterations, config.block)
         return "write: {} ({})".format(*how)
