@@ -55,8 +55,7 @@ def create(
 def load(path: str | Path) -> Model:
     """Load a pretrained model ("mazes", "omniglot", "omniglot-new"), or what `Model.save` or training wrote.
 
-    That is a file, or a run's folder. Weights are the averaged ones where there are any. A file that names no kind
-    of model holds a DKM.
+    That is a file, or a run's folder. Weights are the averaged ones where there are any.
     """
     where, tensors, about = read(path)
     return build(tensors, about, str(where))
