@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from kanerva.experiments import plots
 from kanerva.experiments.plots.speed import duration, sizes
 from kanerva.experiments.tables import Share, Table
+from kanerva.likelihood import bits_per_dimension
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)

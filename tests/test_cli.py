@@ -391,7 +391,7 @@ def test_evaluate_writes_with_another_noise(run: Path, tmp_path: Path, capsys: p
         for told in ([], ["--write-noise", "1"], ["--write-noise", "3"])
     )
     with torch.no_grad():
-        own.log_noise_var += math.log(3)
+        own.memory.log_noise_var += math.log(3)
     own.save(tmp_path / "noisy.safetensors")
     noisy = json.loads(said(capsys, "evaluate", str(tmp_path / "noisy.safetensors"), *flags))
     assert same["nats"] == first["nats"] != more["nats"] == noisy["nats"]

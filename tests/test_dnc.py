@@ -12,7 +12,7 @@ from torch.autograd import gradcheck
 import kanerva
 from cases import normal
 from kanerva import PRESETS, CodecConfig
-from kanerva.models import dnc
+from kanerva.models.rivals import dnc
 from kanerva.models.base import Preparation
 from kanerva.models.rivals.dnc import DNC, DNCConfig, DNCState, Reading
 

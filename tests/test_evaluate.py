@@ -12,6 +12,7 @@ from kanerva.config import with_model
 from kanerva.data import ClassImages
 from kanerva.evaluate import WAYS, evaluate, halves, new_images
 from kanerva.likelihood import LEVEL, Correlated, Gaussian, dequantise
+from kanerva.memory import moments
 from kanerva.models.base import CodecModel
 from kanerva.models.dkm import STRICT
 
@@ -68,14 +69,13 @@ def test_a_memory_that_is_drawn_and_charged_is_a_bound_of_its_own() -> None:
     m, many = model(), 8_000
     x = images().images(torch.arange(4)).double()
     state = m.write(x)
-    inverse = m.inverse(state)
-    w = memory.address(m.encode(x), state, m.noise_var, inverse)
+    w = m.retriever(state).find(x)
     generator = torch.Generator().manual_seed(0)
     M = state.R + torch.linalg.cholesky(state.U) @ torch.randn(many, 4, 5, generator=generator, dtype=torch.float64)
-    drawn = m.draw_weights(w.expand(many, 4, 4), state, inverse, generator)
+    drawn = moments.draw(m.retriever(state).around(w.expand(many, 4, 4)), generator)
     log_lik = m.decode(drawn @ M).log_prob(x.expand(many, *x.shape))
-    kl = memory.kl_memory(state, m.prior()) / 4
-    each = -log_lik.mean(-1) + m.kl_weights(w, inverse).mean() + kl
+    kl = memory.kl_memory(state, m.blank()) / 4
+    each = -log_lik.mean(-1) + moments.kl_address(m.retriever(state).around(w)).mean() + kl
     said = m.extra_scores(x.expand(many, *x.shape), generator.manual_seed(1))["M drawn and charged"]
     assert abs(each.mean() - said.mean()) < 4 * (each.var() / many + said.var() / many).sqrt()
     mean = m(x.expand(many, *x.shape), generator).nats() + kl

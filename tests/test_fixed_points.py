@@ -27,7 +27,7 @@ from kanerva.experiments.fixed_points import (
 )
 from kanerva.experiments.plots import fixed_points as plots
 from kanerva.likelihood import LEVEL
-from kanerva.recall.reader import Reader
+from kanerva.recall.retriever import Retriever
 from trials import COLOUR, images, model, run, subject
 
 SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), norm="group", activation="silu"))
@@ -57,7 +57,7 @@ def linear(size: float) -> tuple[Reader, Tensor, Tensor]:
         layer.weight.data, layer.bias.data = weight, bias
     m.requires_grad_(False)
     J = torch.linalg.solve(A, state.R @ E @ D @ state.R.mT)
-    return Reader(m, state, m.inverse(state)), J, torch.linalg.solve(A, state.R @ c)
+    return m.retriever(state), J, torch.linalg.solve(A, state.R @ c)
 
 
 # recall by modes
@@ -146,7 +146,7 @@ def test_the_jacobian_is_that_of_finite_differences(config: DKMConfig) -> None:
     m = in_double(model(config))
     with torch.no_grad():
         state = m.write(images(config).images(torch.arange(6)).double())
-        at, w, step = Reader(m, state, m.inverse(state)), normal(3, 4), 1e-6
+        at, w, step = m.retriever(state), normal(3, 4), 1e-6
         moved = [
             (smooth_step(at, w + step * e) - smooth_step(at, w - step * e)) / (2 * step)
             for e in torch.eye(4, dtype=torch.float64)
@@ -158,12 +158,12 @@ def test_the_smooth_map_of_images_has_the_same_radius() -> None:
     """Read from images instead of weights: x → mean p(x | decoder(Rᵀ address(encoder(x)))), 64 numbers to 64."""
     m = in_double(model())
     state = m.write(images().images(torch.arange(6)).double())
-    at = Reader(m, state, m.inverse(state))
+    at = m.retriever(state)
     w = normal(1, 4)
     for _ in range(200):
         w = smooth_step(at, w)
     x = at.decode(w).logits.sigmoid()
-    whole = torch.autograd.functional.jacobian(lambda y: at.decode(at.address(y)).logits.sigmoid(), x)
+    whole = torch.autograd.functional.jacobian(lambda y: at.decode(at.find(y)).logits.sigmoid(), x)
     assert float(radius(jacobian(at, w))) == pytest.approx(float(radius(whole.reshape(64, 64))), rel=1e-6)
 
 
@@ -192,7 +192,7 @@ def test_radii_are_taken_at_the_image_at_the_end_of_recall_and_at_the_end_of_ite
     state = m.write(x[:4])
     found = settle(m, in_double(m), state, x[:4], x[4:], 3)
     at, w = Reader(in_double(m), state.to(torch.float64), in_double(m).inverse(state.to(torch.float64))), []
-    w = [at.address(cues.double()) for cues in (x[:4], x[4:], x[:4])]
+    w = [at.find(cues.double()) for cues in (x[:4], x[4:], x[:4])]
     for _ in range(3):
         w[2] = smooth_step(at, w[2])
     # the model itself computes in single precision

@@ -15,7 +15,7 @@ from kanerva import CodecConfig, DKMConfig, data, subject
 from kanerva.cli import main
 from kanerva.config import with_model
 from kanerva.data import ClassImages, corruption
-from kanerva.models import hopfield
+from kanerva.models.rivals import hopfield
 from kanerva.models.rivals.hopfield import Hopfield, HopfieldConfig
 from kanerva.models.rivals.nearest import Nearest, rounded
 from small import patterns, tiny

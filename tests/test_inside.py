@@ -33,8 +33,8 @@ def same(a: MemoryState, b: MemoryState, **tolerance: float) -> None:
 def never(m: DKM, x: Tensor, kept: list[int]) -> MemoryState:
     """The memory of the kept images alone, each with the weight it had among all."""
     z = m.encode(x)
-    _, w = memory.write(m.prior(), z, m.noise_var)
-    return memory.condition(m.prior(), w[kept], z[kept], m.noise_var)
+    _, w = memory.write(m.blank(), z, m.noise_var)
+    return memory.condition(m.blank(), w[kept], z[kept], m.noise_var)
 
 
 def spoilt(x: Tensor, n: int = 3, seed: int = 0) -> Tensor:
@@ -90,7 +90,7 @@ def test_contains_knows_one_pixel(T: int) -> None:
     changed = (x[:, None] + torch.eye(PIXELS).unflatten(-1, SHAPE)) % 2
     assert m.contains(state, changed.flatten(0, 1)).tolist() == [0] * (T * PIXELS)
     assert not m.contains(state, bits(50, seed=1)).any()
-    assert not m.contains(m.prior(), x).any()
+    assert not m.contains(m.blank(), x).any()
 
 
 def test_contains_says_when_it_cannot_know() -> None:
@@ -182,9 +182,9 @@ def test_forgetting_makes_room() -> None:
 def test_forgetting_all_gives_the_prior() -> None:
     m, x = mirror(), bits(2, 5)
     after = m.forget(m.write(x), x.flip(1))
-    assert all(torch.equal(a, b) for a, b in zip(after, m.prior((2,)), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(after, m.blank((2,)), strict=True))
     copies = m.forget(m.write(torch.cat([x, x[:, :2]], 1)), x)
-    assert all(torch.equal(a, b) for a, b in zip(copies, m.prior((2,)), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(copies, m.blank((2,)), strict=True))
 
 
 def test_forgetting_an_image_takes_all_its_copies() -> None:
@@ -273,7 +273,7 @@ def test_contents_name_an_image_once_and_follow_what_is_forgotten() -> None:
 
 def test_contents_of_nothing_and_of_too_much_are_none() -> None:
     m, x = mirror(), bits(12)
-    for state in (m.prior(), m.write(x)):
+    for state in (m.blank(), m.write(x)):
         found = m.contents(state)
         assert found.x.shape == (0, *SHAPE)
         assert found.cost.shape == (0,)
@@ -285,7 +285,7 @@ def test_contents_of_one_memory_only(no_shape_checks: None) -> None:
         m.contents(m.write(x))
     for call in (m.contents, lambda s: m.contains(s, x), lambda s: m.forget(s, x)):
         with pytest.raises(ValueError, match=r"state\.R: expected .* K = 8 .*another model"):
-            call(mirror(7).prior())
+            call(mirror(7).blank())
         wrong: Any = x
         with pytest.raises(TypeError, match=r"state: expected a MemoryState"):
             call(wrong)
@@ -423,7 +423,7 @@ def test_recall_inside_of_no_cue(batch: tuple[int, ...]) -> None:
 
 def test_recall_inside_where_nothing_was_written() -> None:
     m, x = mirror(), bits(2, 4)
-    path = m.recall(m.prior((2,)), x, 3)
+    path = m.recall(m.blank((2,)), x, 3)
     assert not path.certified.any()
     assert all(bool(part.isfinite().all()) for part in path[:3])
 

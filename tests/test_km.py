@@ -226,8 +226,8 @@ def test_long_episodes_stay_finite_in_float32() -> None:
     torch.manual_seed(0)
     m = KM(dataclasses.replace(SMALL, rows=64, code=20))
     with torch.no_grad():
-        m.log_noise_var.fill_(-9.0)
-        m.log_prior_var.fill_(4.6)
+        m.memory.log_noise_var.fill_(-9.0)
+        m.memory.log_prior_var.fill_(4.6)
     x = images(SMALL, 2, 200).float()
     m(x, generator()).loss().backward()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in m.parameters())

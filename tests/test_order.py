@@ -32,7 +32,7 @@ WORK = Order(length=5, episodes=3, orders=4, iterations=(1, 2), blocks=(1, 5))
 
 def model(config: DKMConfig = SMALL) -> DKM:
     m = trials.model(config).double().requires_grad_(False)
-    m.log_noise_var.fill_(-3.0)  # a memory that holds what is written, so that order matters
+    m.memory.log_noise_var.fill_(-3.0)  # a memory that holds what is written, so that order matters
     return m
 
 

@@ -232,7 +232,7 @@ class Inspect:
         model, state = load(self.checkpoint), storage.load_state(self.state)
         if not isinstance(model, DKM):
             raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
-        model.check_memory(state)
+        model.memory.kl(state)  # which refuses what is no memory of this model
         R, U = (part.reshape(-1, *part.shape[-2:]) for part in broadcast(state))
         if not len(R):
             raise ValueError(
@@ -550,7 +550,7 @@ def write_by(model: Model, how: dict[str, Any]) -> None:
         if model.config.read_noise == "shared":
             wanted = "expected a model with a separate read noise; in this one reads would change"
             raise ValueError(f"--write-noise: {wanted}")
-        model.log_noise_var += math.log(factor)
+        model.memory.log_noise_var += math.log(factor)
     model.config = dataclasses.replace(model.config, **how)
 
 

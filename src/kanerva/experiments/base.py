@@ -220,13 +220,7 @@ def recalls(model: Model, chains: bool = True) -> list[str]:
 
 def is_chain(model: Model, method: str) -> bool:
     """Whether a recall is a Markov chain, which has a temperature."""
-    return "temperature" in model.options(method)
-
-
-def told(model: Model, method: str, **values: Any) -> dict[str, Any]:
-    """Of these options of recall, those that are known and that a method has."""
-    known = model.options(method)
-    return {name: value for name, value in values.items() if value is not None and name in known}
+    return method == "stochastic"
 
 
 def energies(paths: dict[str, Recall]) -> dict[str, list[list[float]]]:

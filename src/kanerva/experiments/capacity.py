@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..support import checks
 from ..data import ClassImages, episodes
+from ..likelihood import bits_per_dimension
 from ..models import Model
 from .base import Experiment, Subject, distances, fingerprint, means
 from .tables import Share, Table, point

@@ -332,7 +332,7 @@ def vectors(
     model: DKM, state: MemoryState, x: Float[Tensor, "B Q c h w"]
 ) -> tuple[Float[Tensor, "B Q K"], Float[Tensor, "B Q"]]:
     """The vectors u of images in the frames of memories, and how far their codes are outside of the span."""
-    frames = Frames.of(model, state)
+    frames = Frames.of(model.memory.hyper(), state)
     return fit(model.encode(x), frames.codes, frames.back)
 
 

@@ -162,7 +162,7 @@ def _obstacle(
 def _choose(R: Tensor, z: Tensor, *others: Any, backend: str, iterations: int = 1, block: int = 1) -> str:
     """`pick` for tensors, of which R and z have what addresses the memory."""
     plain = 0 not in (*z.shape[:-2], *R.shape[:-2]) and not _transformed(R, z, *others)
-    return pick(R.device.type, R.dtype, *R.shape[-2:], backend, iterations, block, plain)[0]
+    return pick(R.device.type, R.dtype, R.shape[-2], R.shape[-1], backend, iterations, block, plain)[0]
 
 
 def _transformed(*values: Any) -> bool:

@@ -211,14 +211,15 @@ class DKM(CodecModel):
         e = self._code(x)
         state, kl_memory = self._store(e, len(x))
         q = self._weights(state, e)
-        read = moments.draw(q, generator) @ memory.sample(state, generator)
+        M = memory.sample(state, generator)
+        read = moments.draw(q, generator) @ M
         terms = Terms(self.log_p(self.decoding(read), x), None, moments.kl_address(q))
         return {STRICT: terms.nats() + kl_memory / x.shape[-4]}
 
     # recall
 
     def retriever(self, state: MemoryState) -> Retriever:
-        """What recall knows of this model and of memories with one batch axis, inverted once."""
+        """What recall knows of this model and of memories, inverted once."""
         inverse = self._invert(state, self.read_var)
         # with read_noise image each image has an inverse of its own
         invert = self._invert if self.config.read_noise == "image" else lambda *_: inverse
@@ -246,9 +247,15 @@ class DKM(CodecModel):
 
     @public(flat=True)
     def energy(
-        self, state: MemoryState, x: Cues, w: Float[Tensor, "*#b Q K"] | None = None
+        self,
+        state: MemoryState,
+        x: Float[Tensor, "*#b Q c h w"],
+        w: Float[Tensor, "*#b Q K"] | None = None,
     ) -> Float[Tensor, "*b Q"]:
-        """The energy of images and weights together, or of images with their own addresses [sec. 3.5]."""
+        """The energy of images and weights together, or of images with their own addresses [sec. 3.5].
+
+        Images may be what recall has found, whose pixels may be out of the range of data.
+        """
         at = self.retriever(state)
         w = at.find(x) if w is None else w
         return at.energy(at.read(w), x, w)

@@ -1,4 +1,4 @@
-"""All that recall knows of a model: one batch of memories, and how images go into them and come out.
+"""All that recall knows of a model: memories, and how images go into them and come out.
 
 A model with a codec, and the layer with a map to valid vectors, each make a `Retriever`; recall asks nothing else.
 """
@@ -42,7 +42,7 @@ class Hyper(NamedTuple):
 
 
 class Retriever(NamedTuple):
-    """A model that reads memories with one batch axis, inverted once for all cues and steps."""
+    """A model that reads memories, inverted once for all cues and steps."""
 
     state: MemoryState
     hyper: Hyper
@@ -60,7 +60,7 @@ class Retriever(NamedTuple):
     again: Callable[[MemoryState], "Retriever"]
     """The same model with other memories."""
 
-    def find(self, x: Float[Tensor, "B Q c h w"]) -> Float[Tensor, "B Q K"]:
+    def find(self, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q K"]:
         """The address of images."""
         return self.address(self.encode(x)).mean
 
@@ -84,7 +84,7 @@ class Retriever(NamedTuple):
         """Some of the memories."""
         return self.again(MemoryState(*(part[which] for part in self.state)))
 
-    def curvature(self) -> Float[Tensor, "B 1 K K"]:
+    def curvature(self) -> Float[Tensor, "*b 1 K K"]:
         """A guess of the energy's inverse Hessian in w: the covariance read_var P of w given a code."""
         return (self.read_var * self.inverse.P)[..., None, :, :]
 

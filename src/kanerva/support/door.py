@@ -86,7 +86,11 @@ class Plan(NamedTuple):
     fit: Callable[..., "tuple[dict[str, int], torch.dtype, torch.device]"]
 
 
-def public(function: Callable[P, Out] | None = None, *, flat: bool = False, fold: bool = False) -> Any:
+@typing.overload
+def public(function: Callable[P, Out]) -> Callable[P, Out]: ...
+@typing.overload
+def public(*, flat: bool = ..., fold: bool = ...) -> Callable[[Callable[P, Out]], Callable[P, Out]]: ...
+def public(function: Any = None, *, flat: bool = False, fold: bool = False) -> Any:
     """Check the arguments of an outermost call against their annotations; calls from inside are trusted.
 
     flat: give tensors one batch axis. fold: where x has batch axes and the memory has none, they become more of x.
@@ -123,7 +127,7 @@ def public(function: Callable[P, Out] | None = None, *, flat: bool = False, fold
 
 
 @functools.cache
-def read(function: Callable[..., Any], owner: type | None) -> Plan:
+def read(function: Any, owner: Any) -> Plan:
     """The plan of a function; of a method, for one class. An argument `state` of any type is the class's State."""
     signature, hints = inspect.signature(function), typing.get_type_hints(function, include_extras=True)
     defaults = {name: p.default for name, p in signature.parameters.items() if name != "self"}
@@ -134,7 +138,7 @@ def read(function: Callable[..., Any], owner: type | None) -> Plan:
     # a memory says which sizes, dtype and device the rest must have; numbers come last
     parts.sort(key=lambda part: 0 if "." in part.name or hasattr(part.kinds[0], "_fields") else 2 - bool(part.axes))
     paths = tuple(part.name.partition(".")[::2] for part in parts)
-    calls_back = tuple(name for name in defaults if Callable in unfold(hints.get(name))[0])
+    calls_back = tuple(name for name in defaults if typing.get_origin(Callable[..., Any]) in unfold(hints.get(name))[0])
     fit = functools.lru_cache(maxsize=256)(functools.partial(layout, parts))  # what looks alike is judged once
     return Plan(signature, defaults, tuple(parts), paths, calls_back, hints.get("return"), fit)
 
@@ -142,7 +146,7 @@ def read(function: Callable[..., Any], owner: type | None) -> Plan:
 def parse(name: str, hint: Any) -> Iterator[Part]:
     """The parts of an annotation: one, and those of its fields if it is a NamedTuple."""
     kinds, rules = unfold(hint)
-    arrays = [kind for kind in kinds if issubclass(kind, AbstractArray)]
+    arrays: list[Any] = [kind for kind in kinds if issubclass(kind, AbstractArray)]
     dtypes = sum((DTYPES[array.dtype.__name__] for array in arrays), ())
     axes = tuple(arrays[0].dim_str.split()) if arrays else ()
     struct = next((kind for kind in kinds if hasattr(kind, "_fields")), None)
@@ -246,7 +250,8 @@ def layout(
                 want, who = sizes.setdefault(axis.strip("#"), (size, name))
             if size != want:
                 said = f"{name}: expected shape {part.shaped(own_sizes)} with {axis.strip('#')} = {want} as in {who}"
-                raise ValueError(f"{said}, got {tuple(shape)}{part.hint}")
+                usual = "; usual cause: a memory that another model has written" * ("." in name and bool(known))
+                raise ValueError(f"{said}, got {tuple(shape)}{usual}")
         if part.axes and part.axes[0][0] == "*":
             batches.setdefault(part.axes[0].strip("*#"), {})[name] = tuple(shape[:split])
     for found in batches.values():
@@ -303,7 +308,7 @@ def flatten(x: Tensor, last: int, batch: tuple[int, ...]) -> Tensor:
 
 
 @functools.cache
-def fields(kind: type) -> dict[str, Any]:
+def fields(kind: Any) -> dict[str, Any]:
     """The annotations of a NamedTuple's fields."""
     return typing.get_type_hints(kind)
 
@@ -319,12 +324,12 @@ def restore(value: Any, hint: Any, axes: Axes) -> Any:
         return type(value)(*(restore(x, hints[name], axes) for name, x in zip(value._fields, value, strict=True)))
     if not isinstance(value, Tensor):
         return value
-    arrays = [kind for kind in unfold(hint)[0] if inspect.isclass(kind) and issubclass(kind, AbstractArray)]
+    arrays: list[Any] = [kind for kind in unfold(hint)[0] if inspect.isclass(kind) and issubclass(kind, AbstractArray)]
     names = arrays[0].dim_str.split() if arrays else []
     at = next((i for i, axis in enumerate(names) if axis[0] == "*"), None)
     if at is None:
         return value
-    before, after = value.shape[:at], value.shape[at + 1 :]
+    before, after = tuple(value.shape[:at]), tuple(value.shape[at + 1 :])
     if axes.folded is not None:
         after = (axes.folded, *after[1:])
     return value.reshape((*before, *axes.batch, *after))
