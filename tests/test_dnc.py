@@ -199,7 +199,7 @@ def test_steps_of_writing() -> None:
     m, z = model(), 3 * normal(4, 5)
     state = slow = m.blank()
     for code in z:
-        state, slow = m.write_codes(state, code[None]), slow_step(m, slow, code)
+        state, slow = m.controller(state, m.controller.input(code)), slow_step(m, slow, code)
         for found, wanted in zip(state, slow, strict=True):
             torch.testing.assert_close(found, wanted)
 
@@ -207,7 +207,9 @@ def test_steps_of_writing() -> None:
 @torch.no_grad()
 def test_reading_is_the_same_equations_for_each_cue() -> None:
     m, z = model(), 3 * normal(4, 5)
-    state, c = m.write_codes(m.blank(), z), m.config
+    state, c = m.blank(), m.config
+    for code in z:
+        state = m.controller(state, m.controller.input(code))
     found, last = m.read(state, z)
     for q in range(4):
         hidden, cell = m.start
@@ -363,15 +365,6 @@ def test_what_is_kept_is_the_state() -> None:
 
 
 @pytest.mark.usefixtures("no_shape_checks")
-def test_a_memory_of_mixed_parts_is_refused() -> None:
-    m, x = model(), images(2, 4)
-    state = m.write(x)
-    with pytest.raises(
-        ValueError, match=r"state: expected parts with the same batch axes, got \(2,\), \(\), \(2,\)"
-    ):
-        m.recall(state._replace(links=state.links[0]), x)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("heads", 0), ("hidden", 0), ("reads", 0), ("rows", 0), ("cue_noise", -0.1), ("cue_noise", 1.5)],

@@ -8,6 +8,7 @@ import importlib.util
 import textwrap
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -720,7 +721,7 @@ def test_the_read_itself_is_exported(no_shape_checks: None) -> None:
 
 def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
     m, pairs, z = layer(), layer(values=2), normal(3, 5)
-    with pytest.raises(ValueError, match=r"z: expected shape \(\*b, T, size\) with size = 5 as in the Memory, got \(3, 4\)"):
+    with pytest.raises(ValueError, match=r"z: expected shape \(\*b, T, 5\) with size = 5 as in the Memory, got \(3, 4\)"):
         m.write(normal(3, 4))
     with pytest.raises(ValueError, match=r"values: .* with values = 0 as in the Memory"):
         m.write(z, values=z)
@@ -745,8 +746,10 @@ def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
         pairs.read(pairs.prior(), both)
     with pytest.raises(ValueError, match="rows: expected a whole number of at least 1"):
         Memory(5, rows=0)
-    with pytest.raises(ValueError, match="known: expected a shape that fits"):
+    with pytest.raises(ValueError, match=r"known: expected shape \(…, n\) with n = 5 as in cue, got \(4,\)"):
         m.read(m.prior(), z, torch.ones(4, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"known: expected a shape that fits \(3, 5\), got \(2, 5\)"):
+        m.read(m.prior(), z, torch.ones(2, 5, dtype=torch.bool))
     for scale in (0.0, -1.0, torch.nan, "wide", torch.ones(2)):
         with pytest.raises((ValueError, TypeError), match="scale: expected one positive number"):
             Memory(4, scale=scale)  # type: ignore[arg-type]
@@ -758,6 +761,12 @@ def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
         m.recall(m.prior(), torch.nan * z)
     with pytest.raises(ValueError, match="z: expected finite values, got 15 NaN"):
         m.contains(m.prior(), torch.nan * z)
+    for wrong in (-1.0, torch.nan, "loud"):
+        with pytest.raises((ValueError, TypeError), match="cue_var: expected .*number"):
+            m.recall(m.prior(), z, cue_var=wrong)  # type: ignore[arg-type]
+    for shape in ((5,), (3, 1), (2, 3), (0,)):
+        with pytest.raises(ValueError, match=r"cue_var: expected a shape that fits \(3,\), got"):
+            m.recall(m.prior(), z, cue_var=torch.ones(shape, dtype=z.dtype))
     for wrong in (-1.0, torch.nan, "loud"):
         with pytest.raises((ValueError, TypeError), match="cue_var: expected a variance of 0 or more"):
             m.recall(m.prior(), z, cue_var=wrong)  # type: ignore[arg-type]
@@ -771,3 +780,21 @@ def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
         Stream(m, 3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"batch axes: expected those of the stream, \(\), got \(2,\)"):
         Stream(m).write(z.expand(2, 3, 5))
+
+
+def test_sparse_tensors_are_refused_by_name(no_shape_checks: None) -> None:
+    m, pairs, z = layer(), layer(values=2), normal(3, 5)
+    known, state = torch.ones(3, 5, dtype=torch.bool), m.write(z)
+    for act in (m.write, partial(m.read, state), partial(m.recall, state), partial(m.contains, state)):
+        with pytest.raises(TypeError, match=r"(z|cue): expected a dense tensor, got one of torch\.sparse_coo"):
+            act(z.to_sparse())
+    with pytest.raises(TypeError, match=r"values: expected a dense tensor, got .*; values\.to_dense\(\) makes one"):
+        pairs.write(z, values=z[:, :2].to_sparse())
+    with pytest.raises(TypeError, match="known: expected a dense tensor"):
+        m.read(state, z, known.to_sparse())
+    with pytest.raises(TypeError, match="mask: expected a dense tensor"):
+        m.write(z, mask=known[:, 0].to_sparse())
+    with pytest.raises(TypeError, match="cue_var: expected a dense tensor"):
+        m.recall(state, z, cue_var=z[:, 0].square().to_sparse())
+    with pytest.raises(TypeError, match=r"state\.R: expected a dense tensor"):
+        m.read(state._replace(R=state.R.to_sparse()), z)

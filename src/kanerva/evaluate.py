@@ -117,6 +117,9 @@ def evaluate(
             rows.append(model(x, generator).parts())
             extras.append(model.extra_scores(x, other) | otherwise(model, x, same) if extra else {})
             advance(batch * length)
+        most = min(rounds * batch * length, MOST_NEW)
+        new = new_images(model, images, most, seed=seed) if extra else None
+        blank = blank_memory(model, images, most, seed) if extra else None
     table, more = together(rows), together(extras)
     means = {name: float(values.mean()) for name, values in table.items()}
     count = len(table["nats"])
@@ -134,8 +137,8 @@ def evaluate(
         classes=classes,
         seed=seed,
         extra={name: summary(values) for name, values in more.items()},
-        new=new_images(model, images, min(count * length, MOST_NEW), seed=seed) if extra else None,
-        blank=blank_memory(model, images, min(count * length, MOST_NEW), seed) if extra else None,
+        new=new,
+        blank=blank,
         pixels=own,
         bits={
             way: summary(bits_per_dimension(ways[way], math.prod(images.shape)))

@@ -61,14 +61,16 @@ PAPER = Start(1.0, 1.0, 1.0)
 
 def trusted(name: str, known: Tensor, call: checks.Call) -> None:
     """What is known of a cue fits its entries; numbers are precisions of 0 or more."""
-    cue = call.given["cue"]
-    shape = known.shape
-    if shape[-1:] != cue.shape[-1:] or any(
-        a != b and 1 not in (a, b) for a, b in zip(shape[-2::-1], cue.shape[-2::-1], strict=False)
-    ):
-        raise ValueError(f"{name}: expected a shape that fits the cue, {tuple(cue.shape)}, got {tuple(shape)}")
+    checks.fits(name, known, call.given["cue"].shape)
     if known.dtype != torch.bool:
         checks.not_negative(name, known, call)
+
+
+def variances(name: str, value: Any, call: checks.Call) -> None:
+    """Variances of 0 or more, one for each cue."""
+    if isinstance(value, Tensor):
+        checks.fits(name, value, call.given["cue"].shape[:-1])
+    checks.not_negative(name, value, call)
 
 
 def own_precision(name: str, x: Tensor, call: checks.Call) -> None:
@@ -281,7 +283,7 @@ class Memory(nn.Module):
         state: MemoryState,
         cue: Cue,
         known: Known = None,
-        cue_var: float | Annotated[Float[Tensor, "..."], checks.not_negative] | None = None,
+        cue_var: Annotated[float | Float[Tensor, "..."], variances] | None = None,
         valid: Callable[[Tensor], Tensor] | None = None,
         steps: Count = 15,
         exact: bool = True,

@@ -183,6 +183,7 @@ def pixels(name: str, x: Tensor, call: checks.Call) -> None:
         raise ValueError(f"{name}: expected pixels on {wanted} for a {config.likelihood} likelihood, got {came}")
 
 
+Images = Annotated[Float[Tensor, "*b c h w"], pixels]
 Episode = Annotated[Float[Tensor, "*#b T c h w"], pixels]
 Cues = Annotated[Float[Tensor, "*#b Q c h w"], pixels]
 Mask = Annotated[Float[Tensor, "... h w"] | Bool[Tensor, "... h w"], checks.trusts] | None
@@ -547,7 +548,7 @@ class CodecModel(Codec, Model):
         return self.config.code
 
     @public
-    def encode(self, x: Annotated[Float[Tensor, "*b c h w"], pixels]) -> Float[Tensor, "*b C"]:
+    def encode(self, x: Images) -> Float[Tensor, "*b C"]:
         """Images to codes, z = e(x)."""
         return self._code(x)
 

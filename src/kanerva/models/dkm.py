@@ -30,7 +30,7 @@ from ..support import checks
 from ..support.checks import Count, Random, Variance
 from ..support.door import public
 from . import trust
-from .base import CodecModel, CodecModelConfig, Cues, Episode, Hints, Preparation, Terms
+from .base import CodecModel, CodecModelConfig, Cues, Episode, Hints, Images, Preparation, Terms
 
 STRICT = "M drawn and charged"
 """The extra score that is a strict bound."""
@@ -128,12 +128,12 @@ class DKM(CodecModel):
         return trust.cue(out) if self.config.read_noise == "image" else Cue(out, out)
 
     @public
-    def cue(self, x: Cues) -> Cue:
+    def cue(self, x: Images) -> Cue:
         """Images to codes, and what a read goes by; with read_noise image also how far it trusts each number."""
         return self._code(x)
 
     @public
-    def encode(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b C"]:
+    def encode(self, x: Images) -> Float[Tensor, "*b C"]:
         """Images to codes, z = e(x)."""
         return self._code(x).z
 

@@ -215,8 +215,16 @@ def here(name: str, value: Any, call: Call) -> None:
     generator(value, call.device)
 
 
+def fits(name: str, value: Tensor, wanted: tuple[int, ...]) -> None:
+    """A shape broadcasts to another, and does not make it larger."""
+    came = tuple(value.shape)
+    if len(came) > len(wanted) or any(a not in (1, b) for a, b in zip(came[::-1], wanted[::-1], strict=False)):
+        raise ValueError(f"{name}: expected a shape that fits {tuple(wanted)}, got {came}")
+
+
 def trusts(name: str, value: Any, call: Call) -> None:
     """A mask says of every pixel whether to trust it: 1, or 0 where it is lost."""
+    fits(name, value, call.given["x"].shape)
     if call.deep and not bool(((value == 0) | (value == 1)).all()):
         raise ValueError(f"{name}: expected 1 for a pixel to trust and 0 for one that is lost, got other values")
 

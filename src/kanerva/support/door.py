@@ -181,7 +181,7 @@ def check(plan: Plan, given: dict[str, Any], owner: Any, args: tuple[Any, ...], 
     if len(args) - (owner is not None) > len(plan.defaults) or kwargs.keys() - plan.defaults.keys():
         plan.signature.bind(*args, **kwargs)  # Python says what is too much
     values = [getattr(given[name], field, None) if field else given[name] for name, field in plan.paths]
-    looks = [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else type(x) for x in values]
+    looks = [(x.shape, x.dtype, x.device, x.layout) if isinstance(x, Tensor) else type(x) for x in values]
     known: tuple[Any, ...] = ()
     if hasattr(owner, "sizes"):
         known = (type(owner).__name__, owner.like.dtype, owner.like.device, *owner.sizes.items())
@@ -198,7 +198,7 @@ def check(plan: Plan, given: dict[str, Any], owner: Any, args: tuple[Any, ...], 
 
 
 Look = Any
-"""(shape, dtype, device) of a tensor, the type of anything else."""
+"""(shape, dtype, device, layout) of a tensor, the type of anything else."""
 
 
 def layout(
@@ -224,7 +224,9 @@ def layout(
             if object in part.kinds or Tensor in part.kinds:
                 continue
             raise TypeError(f"{wanted}, got a tensor{part.hint}")
-        shape, dtype, device = x
+        shape, dtype, device, laid_out = x
+        if laid_out is not torch.strided:
+            raise TypeError(f"{name}: expected a dense tensor, got one of {laid_out}; {name}.to_dense() makes one")
         named = [axis for axis in part.axes if axis[0] not in "*."]
         real = dtype.is_floating_point and not (dtype in HALF and checks.any_float in part.rules)
         if like is not None and real and dtype in part.dtypes and dtype != like[1]:
@@ -304,7 +306,7 @@ def flatten(x: Tensor, last: int, batch: tuple[int, ...]) -> Tensor:
     if not torch.compiler.is_compiling() and x.is_inference() and not torch.is_inference_mode_enabled():
         x = x.clone()
     shape = x.shape[x.ndim - last :]
-    return x.expand(*batch, *shape).reshape(torch.Size(batch).numel(), *shape)
+    return x.expand((*batch, *shape)).reshape(torch.Size(batch).numel(), *shape)
 
 
 @functools.cache

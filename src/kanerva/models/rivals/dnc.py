@@ -279,8 +279,8 @@ class DNC(CodecModel):
         return state
 
     def read(
-        self, state: DNCState, z: Float[Tensor, "B Q C"]
-    ) -> tuple[Float[Tensor, "B Q C"], Float[Tensor, "B Q R N"]]:
+        self, state: DNCState, z: Float[Tensor, "*b Q C"]
+    ) -> tuple[Float[Tensor, "*b Q C"], Float[Tensor, "*b Q R N"]]:
         """What is read for the codes of cues, as codes for the decoder, and the last weights.
 
         Each cue has a controller of its own, which starts from the same state. Nothing is written.

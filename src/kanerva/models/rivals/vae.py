@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...support.checks import Count, Random
 from ...support.door import public
-from ..base import CodecModel, CodecModelConfig, Cues, Episode, Seen, Terms
+from ..base import CodecModel, CodecModelConfig, Episode, Images, Seen, Terms
 from .gaussian import Gaussian, normal
 
 # Draws of the importance-weighted bound that is reported: the largest k of Burda et al.'s tables.
@@ -54,7 +54,7 @@ class VAE(CodecModel):
         return Gaussian(*self.encoding(x).chunk(2, dim=-1))
 
     @public
-    def encode(self, x: Cues) -> Float[Tensor, "*b C"]:
+    def encode(self, x: Images) -> Float[Tensor, "*b C"]:
         """Images to codes: the mean of q(z | x)."""
         return self._code(x).mean
 
