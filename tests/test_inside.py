@@ -525,8 +525,6 @@ def test_contents_that_do_not_fit_are_refused(no_shape_checks: None) -> None:
         m.recall(one, x[0], contents=x[0])
     with pytest.raises(ValueError, match=r"contents\.x: expected"):
         m.recall(one, x[0], contents=part(x[0, :, :, :4]))
-    with pytest.raises(ValueError, match=r"contents: expected none where images are drawn"):
-        m.sample(one, 2, method="descent", contents=found)
 
 
 # with a codec that was learned

@@ -159,8 +159,8 @@ def test_checkpoints_last_best_and_kept(tmp_path: Path) -> None:
 def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
     kanerva.train(tiny(tmp_path, average=0.5), tmp_path / "run")
     tensors, _ = storage.load(tmp_path / "run" / "last.safetensors")
-    assert not torch.equal(tensors["average.R0"], tensors["model.R0"])
-    assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.R0"])
+    assert not torch.equal(tensors["average.memory.R0"], tensors["model.memory.R0"])
+    assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.memory.R0"])
 
 
 def test_the_average_warms_up() -> None:
@@ -691,7 +691,7 @@ def test_a_nan_that_is_noticed_late_stops_the_run_on_cuda(
         kanerva.train(config, tmp_path / "run")
     tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
     assert about["step"] == 3
-    assert int(tensors["optimizer.step.R0"]) == 3
+    assert int(tensors["optimizer.step.memory.R0"]) == 3
     assert not (tmp_path / "run" / "last.safetensors").exists()
 
 
@@ -1119,27 +1119,27 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
         tmp_path / "run" / "last.safetensors", few, {k: about[k] for k in ("model", "run", "step", "best")}
     )
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
-    with pytest.raises(ValueError, match=r"state for R0: expected .*, got exp_avg, exp_avg_sq, step missing"):
+    with pytest.raises(ValueError, match=r"state for log_weight_var: expected .*, got exp_avg, exp_avg_sq, step missing"):
         kanerva.train(longer, tmp_path / "run", resume=True)
-    storage.save(path, {**tensors, "model.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
+    storage.save(path, {**tensors, "model.memory.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
     with pytest.raises(ValueError, match=r"R0: expected shape \(4, 6\), got \(3, 6\)"):
         kanerva.load(path)
-    storage.save(path, {k: v for k, v in tensors.items() if k != "model.R0"}, {"model": about["model"]})
-    with pytest.raises(ValueError, match=r"missing \['R0'\]"):
+    storage.save(path, {k: v for k, v in tensors.items() if k != "model.memory.R0"}, {"model": about["model"]})
+    with pytest.raises(ValueError, match=r"missing \['memory.R0'\]"):
         kanerva.load(path)
 
 
 @pytest.mark.parametrize(
     ("tensors", "about", "message"),
     [
-        ({"optimizer.exp_avg_sq.R0": None}, {}, r"state for R0: expected .*, got exp_avg_sq missing"),
-        ({"optimizer.step.R0": torch.zeros(2)}, {}, r"state for R0: step: expected shape \(\), got \(2,\)"),
-        ({"optimizer.exp_avg.R0": torch.zeros(4, 5)}, {}, r"state for R0: exp_avg: expected shape \(4, 6\)"),
-        ({"optimizer.exp_avg.R0": torch.full((4, 6), torch.nan)}, {}, "state for R0: exp_avg: expected finite"),
+        ({"optimizer.exp_avg_sq.memory.R0": None}, {}, r"state for memory.R0: expected .*, got exp_avg_sq missing"),
+        ({"optimizer.step.memory.R0": torch.zeros(2)}, {}, r"state for memory.R0: step: expected shape \(\), got \(2,\)"),
+        ({"optimizer.exp_avg.memory.R0": torch.zeros(4, 5)}, {}, r"state for memory.R0: exp_avg: expected shape \(4, 6\)"),
+        ({"optimizer.exp_avg.memory.R0": torch.full((4, 6), torch.nan)}, {}, "state for memory.R0: exp_avg: expected finite"),
         ({"averaged": torch.zeros(3)}, {}, r"averaged: expected shape \(\), got \(3,\)"),
         ({"averaged": torch.tensor(1.5)}, {}, "averaged: expected torch.int64, got torch.float32"),
-        ({"average.R0": torch.zeros(4, 6, dtype=torch.int32)}, {}, "R0: expected torch.float32, got torch.int32"),
-        ({"model.R0": torch.full((4, 6), torch.inf)}, {}, "R0: expected finite values, got 24"),
+        ({"average.memory.R0": torch.zeros(4, 6, dtype=torch.int32)}, {}, "R0: expected torch.float32, got torch.int32"),
+        ({"model.memory.R0": torch.full((4, 6), torch.inf)}, {}, "R0: expected finite values, got 24"),
         ({}, {"step": True}, "step: expected a whole number from 0 to 2.53, got True"),
         ({}, {"step": 10**30}, "step: expected a whole number .*, got 1000000"),
         ({}, {"step": -1}, "step: expected a whole number .*, got -1"),

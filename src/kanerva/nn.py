@@ -59,13 +59,6 @@ PAPER = Start(1.0, 1.0, 1.0)
 """The start values of app. B."""
 
 
-def trusted(name: str, known: Tensor, call: checks.Call) -> None:
-    """What is known of a cue fits its entries; numbers are precisions of 0 or more."""
-    checks.fits(name, known, call.given["cue"].shape)
-    if known.dtype != torch.bool:
-        checks.not_negative(name, known, call)
-
-
 def variances(name: str, value: Any, call: checks.Call) -> None:
     """Variances of 0 or more, one for each cue."""
     if isinstance(value, Tensor):
@@ -92,7 +85,7 @@ def wide_enough(name: str, cue: Tensor, call: checks.Call) -> None:
         raise ValueError(f"{name}: expected vectors of {layer.size} numbers, got {width}{more}")
 
 
-Known = Annotated[Bool[Tensor, "... n"] | Float[Tensor, "... n"], trusted] | None
+Known = Bool[Tensor, "... n"] | Annotated[Float[Tensor, "... n"], checks.not_negative] | None
 """Which entries of a cue are known, or how surely: precisions relative to 1 / noise_var. Fits the cue by broadcasting."""
 Cue = Annotated[Float[Tensor, "*#b Q n"], checks.any_float, own_precision, wide_enough, checks.finite_where("known")]
 Vectors = Annotated[Float[Tensor, "*#b T size"], checks.any_float, own_precision, checks.finite_where("mask")]

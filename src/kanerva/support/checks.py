@@ -115,6 +115,8 @@ def finite_where(other: str) -> Rule:
 
     def rule(name: str, x: Tensor, call: Call) -> None:
         kept = call.given.get(other)
+        if kept is not None and other == "known":
+            fits(other, kept, x.shape)
         if kept is not None and call.deep:
             x = torch.where(kept > 0 if other == "known" else kept[..., None], x, 0)
         finite(name, x, call)

@@ -33,6 +33,7 @@ P = ParamSpec("P")
 Out = TypeVar("Out")
 HALF = (torch.bfloat16, torch.float16)
 DTYPES = {"Float": (torch.float32, torch.float64), "Bool": (torch.bool,), "Int64": (torch.int64,)}
+CALLABLE: Any = typing.get_origin(Callable[..., Any])
 NUMBERS: dict[Any, tuple[type, ...]] = {float: (float, int, np.number), int: (int, np.integer)}
 _inside: contextvars.ContextVar[bool] = contextvars.ContextVar("inside", default=False)
 
@@ -71,6 +72,8 @@ class Part(NamedTuple):
 
 def named(kind: type) -> str:
     """A type as an error names it, with the fields of a NamedTuple."""
+    if kind is CALLABLE:
+        return "a function"
     return f"a {kind.__name__}({', '.join(kind._fields)})" if hasattr(kind, "_fields") else f"a {kind.__name__}"
 
 
@@ -138,7 +141,7 @@ def read(function: Any, owner: Any) -> Plan:
     # a memory says which sizes, dtype and device the rest must have; numbers come last
     parts.sort(key=lambda part: 0 if "." in part.name or hasattr(part.kinds[0], "_fields") else 2 - bool(part.axes))
     paths = tuple(part.name.partition(".")[::2] for part in parts)
-    calls_back = tuple(name for name in defaults if typing.get_origin(Callable[..., Any]) in unfold(hints.get(name))[0])
+    calls_back = tuple(name for name in defaults if CALLABLE in unfold(hints.get(name))[0])
     fit = functools.lru_cache(maxsize=256)(functools.partial(layout, parts))  # what looks alike is judged once
     return Plan(signature, defaults, tuple(parts), paths, calls_back, hints.get("return"), fit)
 
