@@ -79,7 +79,7 @@ def ask(model: Model, asked: Pictures, cue: Cue, method: str, steps: int, genera
     """Write pictures into one memory and ask it for cues. Erased pixels are known."""
     with torch.no_grad(), bar("recall", steps) as advance:
         state = model.write(asked.x[: asked.stored])
-        known = {"mask": cue.mask, "generator": generator, "callback": lambda *_: advance(1)}
+        known: dict[str, Any] = {"mask": cue.mask, "generator": generator, "callback": lambda *_: advance(1)}
         found = model.recall(state, cue.x, steps, method, **known)
     sure = [None] * len(cue.x) if found.certified is None else found.certified.tolist()
     return Answers(state, cue.x, found.last, sure)

@@ -270,8 +270,10 @@ class Inside(Experiment):
         mask = cue.mask if cell.known else None
         made = []
         for part in torch.arange(len(x), device=x.device).split(AT_ONCE):
-            options = {} if mask is None else {"mask": mask[part]}
-            path = model.recall(model.write(x[part]), cue.x[part], self.steps, "descent", inside=inside, **options)
+            known = None if mask is None else mask[part]
+            path = model.recall(
+                model.write(x[part]), cue.x[part], self.steps, "descent", inside=inside, mask=known
+            )
             made.append(measure(path, x[part]))
             tick()
         return {key: base.mean(torch.cat([part[key] for part in made])) for key in made[0]}

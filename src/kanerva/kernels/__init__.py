@@ -32,6 +32,7 @@ from ..support.door import public
 Backend = Literal["auto", "triton", "cpu", "gram", "reference"]
 # In the order in which auto tries them.
 BACKENDS: tuple[str, ...] = get_args(Backend)[1:]
+Name = Annotated[str, checks.one_of(*get_args(Backend))]
 
 NUMBA, TRITON = (importlib.util.find_spec(name) is not None for name in ("numba", "triton"))
 # Triton and torch.compile build their launchers with the system's C compiler.
@@ -57,7 +58,7 @@ def write(
     noise_var: Variance,
     iterations: Count = 1,
     block: Count = 1,
-    backend: Backend = "auto",
+    backend: Name = "auto",
     mask: Bool[Tensor, "*#b T"] | None = None,
     keys: Keys = None,
 ) -> tuple[MemoryState, Float[Tensor, "*b T K"]]:
@@ -76,7 +77,7 @@ def store(
     noise_var: Variance,
     iterations: Count = 1,
     block: Count = 1,
-    backend: Backend = "auto",
+    backend: Name = "auto",
     mask: Bool[Tensor, "*#b T"] | None = None,
     keys: Keys = None,
 ) -> Stored:
@@ -93,7 +94,7 @@ def store(
 
 
 @public
-def inverse(state: MemoryState, noise_var: Variance, backend: Backend = "auto", keys: Keys = None) -> Inverse:
+def inverse(state: MemoryState, noise_var: Variance, backend: Name = "auto", keys: Keys = None) -> Inverse:
     """`memory.inverse`, by the sweeps of a backend that has them; with keys, for cues that are keys."""
     R = state.R[..., :keys]
     name = _choose(R, R, noise_var, backend=backend)

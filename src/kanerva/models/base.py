@@ -158,7 +158,7 @@ class Seen(NamedTuple):
     """What one look at a memory gives: the code that is decoded, and the weights where there are any."""
 
     z: Float[Tensor, "B Q C"]
-    w: Float[Tensor, "B Q K"] | None = None
+    w: Float[Tensor, "B Q K"] = None  # type: ignore[assignment]  # as in Snapshot
 
 
 class Preparation(NamedTuple):

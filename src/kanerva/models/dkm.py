@@ -150,7 +150,7 @@ class DKM(CodecModel):
         return state, self.memory.kl(state, log_det)
 
     @property
-    def _how(self) -> dict[str, int]:
+    def _how(self) -> dict[str, Any]:
         return {"iterations": self.config.iterations, "block": self.config.block}
 
     # read

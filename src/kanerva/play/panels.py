@@ -417,7 +417,7 @@ def chain(session: Session, body: Body, job: Job) -> dict[str, Any]:
     """A Markov chain from a stored image, step by step."""
     something(session)
     index, steps = whole(body, "index", 0, len(session.x) - 1, 0), whole(body, "steps", 1, CHAIN, 60)
-    options = {"temperature": real(body, "temperature", 0, 4, 1.0), "generator": generator(body)}
+    options: dict[str, Any] = {"temperature": real(body, "temperature", 0, 4, 1.0), "generator": generator(body)}
 
     def callback(number: int, at: Snapshot) -> None:
         job.emit(event="step", step=number, **step(session, at.x[0], at.energy[0]))

@@ -108,11 +108,11 @@ def sample(
     def path() -> Path:
         at = retriever(MemoryState(*map(copied, state)))
         R = at.state.R
-        shape = (*R.shape[:-2], n, R.shape[-2])
-        here = at.settle(torch.randn(shape, generator=hints.generator, dtype=R.dtype, device=R.device))
+        size = (*R.shape[:-2], n, R.shape[-2])
+        here = at.settle(torch.randn(size, generator=hints.generator, dtype=R.dtype, device=R.device))
         yield here
         if method == "descent":
-            yield from fall(at, here, torch.zeros_like(here.energy, dtype=torch.bool))  # type: ignore[arg-type]
+            yield from fall(at, here, torch.zeros_like(here.energy, dtype=torch.bool))
         else:
             yield from METHODS[method](at, here.x, hints)
 
@@ -167,8 +167,9 @@ def check_hints(at: Retriever, hints: Any) -> None:
     if len(at.state.R) != 1:
         raise ValueError(f"contents: expected none for a batch of memories, only for one, got {len(at.state.R)}")
     if tuple(hints.contents.x.shape[1:]) != tuple(at.image):
-        came = tuple(hints.contents.x.shape)
-        raise ValueError(f"contents.x: expected the model's images, {tuple(at.image)}, got {came}")
+        raise ValueError(
+            f"contents.x: expected the model's images, {tuple(at.image)}, got {tuple(hints.contents.x.shape)}"
+        )
 
 
 def look_inside(at: Retriever, y: Float[Tensor, "B Q c h w"], hints: Any) -> tuple[Snapshot, Bool[Tensor, "B Q"]]:

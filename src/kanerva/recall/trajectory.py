@@ -14,8 +14,8 @@ class Snapshot(NamedTuple):
     """Where all cues are after a step, with the energy of x and w together."""
 
     x: Float[Tensor, "*b Q c h w"]
-    w: Float[Tensor, "*b Q K"] | None = None
-    energy: Float[Tensor, "*b Q"] | None = None
+    w: Float[Tensor, "*b Q K"] = None  # type: ignore[assignment]  # some models have none, and their paths say so
+    energy: Float[Tensor, "*b Q"] = None  # type: ignore[assignment]
     certified: Bool[Tensor, "*b Q"] | None = None
     """Where x is surely the stored image of the cue, to the last pixel; None where nobody has looked."""
 
@@ -86,5 +86,5 @@ def follow(path: Iterator[Snapshot], steps: int, callback: Callback | None) -> R
         if callback is not None:
             callback(number, after)
     made += made[-1:] * (steps - len(made))
-    x, w, energy = (None if parts[0] is None else torch.stack(parts) for parts in zip(*(step[:3] for step in made)))
-    return Recall(x, w, energy, made[-1].certified)
+    w, energy = (None if parts[0] is None else torch.stack(parts) for parts in zip(*(step[1:3] for step in made)))
+    return Recall(torch.stack([step.x for step in made]), w, energy, made[-1].certified)

@@ -109,7 +109,8 @@ def public(function: Any = None, *, flat: bool = False, fold: bool = False) -> A
         if (tracing and not flat) or (not tracing and _inside.get()):
             return function(*args, **kwargs)
         owner = args[0] if method else None
-        plan = read(function, type(owner) if method else None)
+        kind: Any = type(owner) if method else None
+        plan = read(function, kind)
         given = plan.defaults | dict(zip(plan.defaults, args[method:], strict=False)) | kwargs
         if not tracing:
             check(plan, given, owner, args, kwargs)
@@ -325,7 +326,8 @@ def restore(value: Any, hint: Any, axes: Axes) -> Any:
     if isinstance(value, dict):
         return {name: restore(x, typing.get_args(hint)[1], axes) for name, x in value.items()}
     if hasattr(value, "_fields"):
-        hints = fields(type(value))
+        kind: Any = type(value)
+        hints = fields(kind)
         return type(value)(*(restore(x, hints[name], axes) for name, x in zip(value._fields, value, strict=True)))
     if not isinstance(value, Tensor):
         return value

@@ -184,7 +184,7 @@ class Hopfield(Model):
                 rest = energy > before
                 new, after = (torch.where(rest[..., None], a, b) for a, b in ((v, new), (similar, after)))
                 energy = torch.where(rest, before, energy)
-            yield Snapshot(self.picture(new), p, energy)
+            yield Snapshot(self.picture(new), p, energy)  # type: ignore[arg-type]
             v, similar, before = new, after, energy
 
     def similar(
