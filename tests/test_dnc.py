@@ -12,8 +12,8 @@ from torch.autograd import gradcheck
 import kanerva
 from cases import normal
 from kanerva import PRESETS, CodecConfig
-from kanerva.models.rivals import dnc
 from kanerva.models.base import Preparation
+from kanerva.models.rivals import dnc
 from kanerva.models.rivals.dnc import DNC, DNCConfig, DNCState, Reading
 
 SMALL = DNCConfig(image=(1, 6, 7), code=5, rows=6, heads=3, hidden=7, codec=CodecConfig((4, 6)))

@@ -143,9 +143,7 @@ def test_every_model_scores_by_levels_what_its_decoder_says(
     assert not torch.allclose(by_levels, points, rtol=1e-3)
     for likelihood in (Gaussian, Correlated):
         monkeypatch.setattr(likelihood, "log_prob", likelihood.log_level)
-    torch.testing.assert_close(
-        grey(kind, "points", scale)(x, torch.Generator().manual_seed(2)).nats(), by_levels
-    )
+    torch.testing.assert_close(grey(kind, "points", scale)(x, torch.Generator().manual_seed(2)).nats(), by_levels)
 
 
 def test_levels_cost_less_than_points_where_pixels_are_sure() -> None:

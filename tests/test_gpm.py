@@ -240,7 +240,9 @@ def test_a_memory_of_another_size_is_refused() -> None:
     m, x = model(), images(SMALL, 2, 5)
     other = model(dataclasses.replace(SMALL, rows=3)).write(x)
     for call in (lambda: m.write(x, other), lambda: m.recall(other, x), lambda: m.sample(other, 2)):
-        with pytest.raises(ValueError, match=r"state\.M: expected shape \(\*b, 4, 5\) with K = 4 as in the GPM, got \(2, 3, 5\)"):
+        with pytest.raises(
+            ValueError, match=r"state\.M: expected shape \(\*b, 4, 5\) with K = 4 as in the GPM, got \(2, 3, 5\)"
+        ):
             call()
     with pytest.raises(ValueError, match="batch axes: expected shapes that broadcast"):
         m.write(images(SMALL, 3, 5), m.write(x))

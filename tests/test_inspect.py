@@ -92,7 +92,10 @@ def test_inspect_of_memories_with_nothing_to_show(
         ("text", "not a readable safetensors file"),
         ("model", "expected the R and U of a memory, got model.decoder"),
         ("R alone", "expected the R and U of a memory, got R"),
-        ("size", "state.R: expected shape (*b, 8, 60) with C = 60 as in the Memory, got (8, 50); usual cause: a memory that another"),
+        (
+            "size",
+            "state.R: expected shape (*b, 8, 60) with C = 60 as in the Memory, got (8, 50); usual cause",
+        ),
         ("nan", "state.R: expected finite values, got 1 NaN"),
         ("number", "number: expected 0 to 0, as"),
     ],

@@ -517,9 +517,7 @@ def test_what_cannot_be_is_nan_or_an_error(pair: Pair) -> None:
         assert bool(kernels.inverse(state, less, backend=name).P.isnan().all())
         assert bool(kernels.store(state, z, less, backend=name).state.R.isnan().all())
     with deep_checks(True), pytest.raises(ValueError, match=r"expected finite values|positive definite"):
-        kernels.store(
-            MemoryState(state.R * torch.finfo(dtype).max ** 0.6, state.U), z, 1.0, backend=name
-        )
+        kernels.store(MemoryState(state.R * torch.finfo(dtype).max ** 0.6, state.U), z, 1.0, backend=name)
     with deep_checks(True), pytest.raises(ValueError, match=r"expected finite values|positive definite"):
         kernels.inverse(MemoryState(state.R * torch.finfo(dtype).max ** 0.6, state.U), 1.0, backend=name)
 

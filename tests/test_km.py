@@ -13,9 +13,9 @@ from torch.distributions import Normal, kl_divergence
 import kanerva
 from cases import AWKWARD, case, normal
 from kanerva import PRESETS, CodecConfig, MemoryState, memory
-from kanerva.memory import moments
 from kanerva.cli import main
 from kanerva.config import with_model
+from kanerva.memory import moments
 from kanerva.models.rivals.gaussian import Gaussian
 from kanerva.models.rivals.km import KM, KMConfig, posterior, uncertainty
 from small import metrics, tiny
@@ -85,7 +85,8 @@ def test_a_memory_of_another_size_is_refused() -> None:
     other = model(dataclasses.replace(SMALL, rows=3))
     for call in (lambda s: m.write(x, s), lambda s: m.recall(s, x), lambda s: m.sample(s, 2)):
         with pytest.raises(
-            ValueError, match=r"state\.R: expected shape \(\*b, 4, 5\) with K = 4 .*, got \(2, 3, 5\); .* another model"
+            ValueError,
+            match=r"state\.R: expected shape \(\*b, 4, 5\) with K = 4 .*, got \(2, 3, 5\); .* another model",
         ):
             call(other.write(x))
     with pytest.raises(ValueError, match=r"batch axes: expected shapes that broadcast"):
@@ -149,7 +150,9 @@ def test_the_bound_is_of_the_image_given_what_was_drawn() -> None:
     torch.testing.assert_close(w, m.weights(q_y.mean + q_y.stddev * noise_y))
     terms = m(x, generator(3))
     torch.testing.assert_close(terms.log_lik, m.decode(q_z.mean + q_z.stddev * noise_z).log_prob(x))
-    torch.testing.assert_close(terms.kl_memory, memory.kl_memory(state, memory.prior(m.memory.R0, m.memory.prior_var)))
+    torch.testing.assert_close(
+        terms.kl_memory, memory.kl_memory(state, memory.prior(m.memory.R0, m.memory.prior_var))
+    )
     torch.testing.assert_close(terms.log_lik_auto, m.decode(m.encode(x)).log_prob(x))
 
 

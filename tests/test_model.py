@@ -15,7 +15,16 @@ import kanerva
 from cases import covariance_of, normal
 from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory
 from kanerva.codec import Down, Up
-from kanerva.likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, bits_per_dimension, dequantise, middle
+from kanerva.likelihood import (
+    LEVEL,
+    Bernoulli,
+    Correlated,
+    Gaussian,
+    Likelihood,
+    bits_per_dimension,
+    dequantise,
+    middle,
+)
 from kanerva.memory import moments
 from kanerva.models.rivals.gaussian import Gaussian as VaeGaussian
 from kanerva.models.rivals.vae import VAE, VAEConfig

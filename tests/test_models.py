@@ -21,6 +21,8 @@ pytestmark = pytest.mark.usefixtures("short_search")
 # Small sizes, for the models that have them.
 SMALL: dict[str, Any] = {"rows": 4, "code": 6, "codec": CodecConfig((4, 4))}
 IMAGE = {"bernoulli": (1, 7, 8), "gaussian": (3, 6, 6)}
+
+
 def small(name: str, likelihood: str, **fields: Any) -> Model:
     torch.manual_seed(0)
     return kanerva.create(name, IMAGE[likelihood], likelihood, **fields).eval()

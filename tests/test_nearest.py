@@ -132,7 +132,11 @@ def test_bad_masks_are_refused() -> None:
             r"mask: expected a shape that fits \(3, 1, 5, 6\), got \(4, 1, 5, 6\)",
         ),
         (torch.ones(5, 1).double(), ValueError, r"mask: expected shape \(…, 5, 6\) with w = 6 .*, got \(5, 1\)"),
-        (torch.full((5, 6), 0.5).double(), ValueError, "mask: expected 1 for a pixel to trust and 0 for one that is lost"),
+        (
+            torch.full((5, 6), 0.5).double(),
+            ValueError,
+            "mask: expected 1 for a pixel to trust and 0 for one that is lost",
+        ),
     ):
         with pytest.raises(error, match=message):
             model.recall(state, x, mask=mask)

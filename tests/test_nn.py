@@ -721,7 +721,9 @@ def test_the_read_itself_is_exported(no_shape_checks: None) -> None:
 
 def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
     m, pairs, z = layer(), layer(values=2), normal(3, 5)
-    with pytest.raises(ValueError, match=r"z: expected shape \(\*b, T, 5\) with size = 5 as in the Memory, got \(3, 4\)"):
+    with pytest.raises(
+        ValueError, match=r"z: expected shape \(\*b, T, 5\) with size = 5 as in the Memory, got \(3, 4\)"
+    ):
         m.write(normal(3, 4))
     with pytest.raises(ValueError, match=r"values: .* with values = 0 as in the Memory"):
         m.write(z, values=z)
@@ -742,7 +744,9 @@ def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
     with pytest.raises(TypeError, match=r"R0: expected float32 or float64, got torch\.bfloat16; usual cause"):
         layer().bfloat16().write(z.bfloat16())
     both = torch.cat([z, z[:, :2]], dim=-1)
-    with pytest.raises(ValueError, match=r"cue: expected vectors of 5 numbers, got 7; one that goes on with its value needs"):
+    with pytest.raises(
+        ValueError, match=r"cue: expected vectors of 5 numbers, got 7; one that goes on with its value needs"
+    ):
         pairs.read(pairs.prior(), both)
     with pytest.raises(ValueError, match="rows: expected a whole number of at least 1"):
         Memory(5, rows=0)
@@ -762,7 +766,7 @@ def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
     with pytest.raises(ValueError, match="z: expected finite values, got 15 NaN"):
         m.contains(m.prior(), torch.nan * z)
     for wrong in (-1.0, torch.nan, "loud"):
-        with pytest.raises((ValueError, TypeError), match="cue_var: expected .*number"):
+        with pytest.raises((ValueError, TypeError), match=r"cue_var: expected .*number"):
             m.recall(m.prior(), z, cue_var=wrong)  # type: ignore[arg-type]
     for shape in ((5,), (3, 1), (2, 3), (0,)):
         with pytest.raises(ValueError, match=r"cue_var: expected a shape that fits \(3,\), got"):

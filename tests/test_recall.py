@@ -240,7 +240,9 @@ def test_every_method_takes_every_hint(method: str) -> None:
     state, alone = m.write(x), ALONE[method]
     hints = {"descent": {"temperature": 2.0}, "least-squares": {"noise": 0.1, "mask": torch.ones(8, 9)}}
     hints["stochastic"] = {"noise": 0.1, "mask": torch.ones(8, 9)}
-    usual, hinted = (m.recall(state, x, 2, method, generator=generator(), **alone, **h) for h in ({}, hints[method]))
+    usual, hinted = (
+        m.recall(state, x, 2, method, generator=generator(), **alone, **h) for h in ({}, hints[method])
+    )
     torch.testing.assert_close(hinted.x, usual.x, rtol=0, atol=0)
     with pytest.raises(TypeError, match=r"nose"):
         m.recall(state, x, 2, method, nose=0.1)  # type: ignore[call-arg]

@@ -30,6 +30,7 @@ from kanerva import (
     DKMConfig,
     RunConfig,
     Score,
+    Terms,
     TrainConfig,
     checkpoint,
     storage,
@@ -40,7 +41,6 @@ from kanerva.fields import from_dict, to_dict
 from kanerva.log import Log
 from kanerva.models.rivals.vae import VAEConfig
 from kanerva.step import Plan, Step, learning_rate, loss_of, plan_of, step_seed, update_average, why_not_captured
-from kanerva import Terms
 from kanerva.train import NonFinite, advice, fit, interrupts, new_run, saved_config
 from small import metrics, patterns, tiny
 
@@ -1119,7 +1119,9 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
         tmp_path / "run" / "last.safetensors", few, {k: about[k] for k in ("model", "run", "step", "best")}
     )
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
-    with pytest.raises(ValueError, match=r"state for log_weight_var: expected .*, got exp_avg, exp_avg_sq, step missing"):
+    with pytest.raises(
+        ValueError, match=r"state for log_weight_var: expected .*, got exp_avg, exp_avg_sq, step missing"
+    ):
         kanerva.train(longer, tmp_path / "run", resume=True)
     storage.save(path, {**tensors, "model.memory.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
     with pytest.raises(ValueError, match=r"R0: expected shape \(4, 6\), got \(3, 6\)"):
@@ -1133,12 +1135,28 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
     ("tensors", "about", "message"),
     [
         ({"optimizer.exp_avg_sq.memory.R0": None}, {}, r"state for memory.R0: expected .*, got exp_avg_sq missing"),
-        ({"optimizer.step.memory.R0": torch.zeros(2)}, {}, r"state for memory.R0: step: expected shape \(\), got \(2,\)"),
-        ({"optimizer.exp_avg.memory.R0": torch.zeros(4, 5)}, {}, r"state for memory.R0: exp_avg: expected shape \(4, 6\)"),
-        ({"optimizer.exp_avg.memory.R0": torch.full((4, 6), torch.nan)}, {}, "state for memory.R0: exp_avg: expected finite"),
+        (
+            {"optimizer.step.memory.R0": torch.zeros(2)},
+            {},
+            r"state for memory.R0: step: expected shape \(\), got \(2,\)",
+        ),
+        (
+            {"optimizer.exp_avg.memory.R0": torch.zeros(4, 5)},
+            {},
+            r"state for memory.R0: exp_avg: expected shape \(4, 6\)",
+        ),
+        (
+            {"optimizer.exp_avg.memory.R0": torch.full((4, 6), torch.nan)},
+            {},
+            "state for memory.R0: exp_avg: expected finite",
+        ),
         ({"averaged": torch.zeros(3)}, {}, r"averaged: expected shape \(\), got \(3,\)"),
         ({"averaged": torch.tensor(1.5)}, {}, "averaged: expected torch.int64, got torch.float32"),
-        ({"average.memory.R0": torch.zeros(4, 6, dtype=torch.int32)}, {}, "R0: expected torch.float32, got torch.int32"),
+        (
+            {"average.memory.R0": torch.zeros(4, 6, dtype=torch.int32)},
+            {},
+            "R0: expected torch.float32, got torch.int32",
+        ),
         ({"model.memory.R0": torch.full((4, 6), torch.inf)}, {}, "R0: expected finite values, got 24"),
         ({}, {"step": True}, "step: expected a whole number from 0 to 2.53, got True"),
         ({}, {"step": 10**30}, "step: expected a whole number .*, got 1000000"),

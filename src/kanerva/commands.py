@@ -27,13 +27,13 @@ from .data import ClassImages
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir, check_writable
-from .support import checks
-from .support.linalg import broadcast
 from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
 from .progress import bar
 from .subject import find
+from .support import checks
+from .support.linalg import broadcast
 from .train import saved_config, train
 
 

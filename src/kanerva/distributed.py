@@ -18,9 +18,9 @@ from torch.distributed.nn.functional import all_reduce
 from . import memory
 from .memory import MemoryState
 from .memory.moments import Whole
+from .streams import say
 from .support.checks import Variance
 from .support.door import public
-from .streams import say
 
 
 class World(NamedTuple):

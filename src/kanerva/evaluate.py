@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
-from .support import checks
 from .data import ClassImages, episodes
 from .likelihood import Gaussian, bits_per_dimension
 from .models.base import NAMES, CodecModel, Model
 from .progress import bar
+from .support import checks
 
 WRITTEN = 10
 """Images of a class that are written before new ones of it are scored."""
@@ -140,11 +140,7 @@ def evaluate(
         new=new,
         blank=blank,
         pixels=own,
-        bits={
-            way: summary(bits_per_dimension(ways[way], math.prod(images.shape)))
-            for way in WAYS
-            if way in ways
-        }
+        bits={way: summary(bits_per_dimension(ways[way], math.prod(images.shape))) for way in WAYS if way in ways}
         or None,
     )
 

@@ -32,11 +32,11 @@ from torch import Tensor, nn
 
 from . import kernels, memory
 from .kernels import Stored
-from .memory import Faded, Inverse, MemoryState, Weights, moments
+from .memory import Faded, Inverse, MemoryState, moments
 from .recall import frame, vectors
 from .recall.retriever import Hyper
 from .support import checks
-from .support.checks import Count, Share, Sizes, Variance
+from .support.checks import Count, Share
 from .support.door import public
 from .support.linalg import broadcast, together
 
@@ -55,6 +55,7 @@ class Start(NamedTuple):
     noise_var: float = 0.1
 
 
+START = Start()
 PAPER = Start(1.0, 1.0, 1.0)
 """The start values of app. B."""
 
@@ -71,8 +72,8 @@ def own_precision(name: str, x: Tensor, call: checks.Call) -> None:
     kind = call.owner.R0.dtype
     if kind not in (torch.float32, torch.float64):
         raise TypeError(
-            f"R0: expected float32 or float64, got {kind}; usual cause: .bfloat16() or .half() of the whole network; "
-            ".float() of the layer brings it back, and vectors may stay as they are"
+            f"R0: expected float32 or float64, got {kind}; usual cause: .bfloat16() or .half() of the whole "
+            "network; .float() of the layer brings it back, and vectors may stay as they are"
         )
 
 
@@ -86,8 +87,10 @@ def wide_enough(name: str, cue: Tensor, call: checks.Call) -> None:
 
 
 Known = Bool[Tensor, "... n"] | Annotated[Float[Tensor, "... n"], checks.not_negative] | None
-"""Which entries of a cue are known, or how surely: precisions relative to 1 / noise_var. Fits the cue by broadcasting."""
-Cue = Annotated[Float[Tensor, "*#b Q n"], checks.any_float, own_precision, wide_enough, checks.finite_where("known")]
+"""Which entries of a cue are known, or how surely: precisions relative to 1 / noise_var."""
+Cue = Annotated[
+    Float[Tensor, "*#b Q n"], checks.any_float, own_precision, wide_enough, checks.finite_where("known")
+]
 Vectors = Annotated[Float[Tensor, "*#b T size"], checks.any_float, own_precision, checks.finite_where("mask")]
 Values = Annotated[Float[Tensor, "*#b T values"], checks.any_float, checks.finite_where("mask")] | None
 Mask = Bool[Tensor, "*#b T"] | None
@@ -135,7 +138,7 @@ class Memory(nn.Module):
         values: int = 0,
         scale: float = 1.0,
         *,
-        start: Start = Start(),
+        start: Start = START,
         cap: bool = True,
     ) -> None:
         """start: other start values. cap=False keeps all rows, for weights that do not come from the memory."""
@@ -299,7 +302,9 @@ class Memory(nn.Module):
             cue_var = torch.as_tensor(cue_var, dtype=y.dtype, device=y.device)
             cue_var = cue_var.expand(*batch, y.shape[-2]).reshape(y.shape[:2])
         exact = exact and not isinstance(state, Faded)
-        return vectors.recall(self.hyper(), flat, y, known, cue_var, valid, steps, exact).reshape(*batch, *y.shape[-2:])
+        return vectors.recall(self.hyper(), flat, y, known, cue_var, valid, steps, exact).reshape(
+            *batch, *y.shape[-2:]
+        )
 
     @public
     @torch.no_grad()

@@ -1,7 +1,7 @@
 """Tensors and JSON in one safetensors file, written atomically and checked whole. Nothing is ever unpickled.
 
-The file's metadata have `kanerva`, a JSON description, and `sha256`, which covers that text and the name, dtype, shape
-and bytes of every tensor. Files of other formats are refused.
+The file's metadata have `kanerva`, a JSON description, and `sha256`, which covers that text and the name, dtype,
+shape and bytes of every tensor. Files of other formats are refused.
 """
 
 import hashlib

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from .. import __version__, plain, storage
-from ..support import checks
 from ..data import ClassImages
 from ..distributed import choose
 from ..files import atomic_write, check_writable
@@ -27,6 +26,7 @@ from ..progress import bar
 from ..streams import say
 from ..subject import Subject as Subject
 from ..subject import load, origin, sources
+from ..support import checks
 from .tables import Table
 
 Kind = TypeVar("Kind", bound=Model)

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..support import checks
 from ..data import corruption
 from ..memory import MemoryState
 from ..models import DKM, Model
+from ..support import checks
 from . import base
 from .base import Experiment, Subject
 from .denoising import hits

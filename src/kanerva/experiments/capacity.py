@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..support import checks
 from ..data import ClassImages, episodes
 from ..likelihood import bits_per_dimension
 from ..models import Model
+from ..support import checks
 from .base import Experiment, Subject, distances, fingerprint, means
 from .tables import Share, Table, point
 

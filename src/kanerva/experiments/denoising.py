@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ..support import checks
 from ..data import corruption
 from ..data.corruption import Cue
 from ..likelihood import LEVEL
 from ..models import Model, Recall
+from ..support import checks
 from . import base
 from .base import Experiment, Subject
 from .tables import Share, Table

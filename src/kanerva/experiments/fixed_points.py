@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ..support import checks
-from ..support.checks import deep_checks
 from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM, Model
 from ..recall.retriever import Retriever
+from ..support import checks
+from ..support.checks import deep_checks
 from .base import Experiment, Subject, distinct, mean, means, only, pack
 from .tables import Share, Table, point
 

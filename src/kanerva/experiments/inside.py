@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from ..support import checks
 from ..data import ClassImages, corruption
 from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM, Model, Recall
 from ..recall.frame import EXACT, Frames, fit
+from ..support import checks
 from . import base
 from .base import Experiment, Subject
 from .basins import NEAR
@@ -271,9 +271,7 @@ class Inside(Experiment):
         made = []
         for part in torch.arange(len(x), device=x.device).split(AT_ONCE):
             known = None if mask is None else mask[part]
-            path = model.recall(
-                model.write(x[part]), cue.x[part], self.steps, "descent", inside=inside, mask=known
-            )
+            path = model.recall(model.write(x[part]), cue.x[part], self.steps, "descent", inside=inside, mask=known)
             made.append(measure(path, x[part]))
             tick()
         return {key: base.mean(torch.cat([part[key] for part in made])) for key in made[0]}

@@ -9,10 +9,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from .. import memory
-from ..support import checks
 from ..memory import MemoryState, moments
 from ..models import DKM, Model
 from ..recall.retriever import Cue
+from ..support import checks
 from .base import Experiment, Subject, distinct, mean, only
 from .tables import Share, Table
 

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..support import checks
 from ..data import ClassImages
 from ..evaluate import evaluate, new_images
 from ..models import Model
+from ..support import checks
 from . import base, denoising
 from .base import Experiment, Subject
 from .denoising import Cell

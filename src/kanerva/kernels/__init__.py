@@ -81,7 +81,7 @@ def store(
     mask: Bool[Tensor, "*#b T"] | None = None,
     keys: Keys = None,
 ) -> Stored:
-    """`write`, with ln det U_T − ln det U_0 = Σ_t (ln noise_var − ln s_t), so that KL(M) falls out [alg. 1, app. A].
+    """`write`, with ln det U_T − ln det U_0 = Σ_t (ln noise_var − ln s_t), which gives KL(M) [alg. 1, app. A].
 
     With the backends cpu and triton nothing is factored outside the kernels. Proof: test_stored_*.
     """
@@ -123,7 +123,9 @@ def pick(
     reasons = {name: _obstacle(name, device, dtype, iterations, block, plain) for name in BACKENDS}
     if backend != "auto":
         if reasons[backend] is not None:
-            raise ValueError(f"backend: {backend} cannot be used here, {reasons[backend]}; 'auto' takes one that can")
+            raise ValueError(
+                f"backend: {backend} cannot be used here, {reasons[backend]}; 'auto' takes one that can"
+            )
         return backend, "named"
     if device != "cuda":
         reasons["triton"] = reasons["triton"] or "it is only interpreted here"

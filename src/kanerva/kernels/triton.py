@@ -16,8 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import memory
-from ..support import linalg
 from ..memory import MemoryState
+from ..support import linalg
 from . import gram
 from .gram import Scalar
 

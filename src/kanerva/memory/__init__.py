@@ -1,7 +1,7 @@
 """The exact mathematics of the memory, as pure functions: the reference that every fast path is judged by.
 
-    moments   how is a memory written and read, and what do both cost?
-    sums      what can be added to a memory, taken out of it, and found in it?
+moments   how is a memory written and read, and what do both cost?
+sums      what can be added to a memory, taken out of it, and found in it?
 """
 
 from .moments import (

@@ -4,15 +4,15 @@
     z = Mᵀw + ξ         w ~ N(0, I),  ξ ~ N(0, noise_var I)                                          [eq. read]
 
 Read in this order: prior, address, update, write, read, kl_memory. Everything else follows from these six.
-All functions are pure, take any leading batch axes *b, which broadcast, in float32 or float64, and change nothing in
-place. The outermost call checks its arguments against its signature; the functions that it calls trust them. The
-same memory as two sums is sums.py. The same write, faster, is kanerva.kernels. The judge is tests/oracle.py.
-U is symmetric: of its gradient, only the symmetric part has a meaning.
+All functions are pure, take any leading batch axes *b, which broadcast, in float32 or float64, and change nothing
+in place. The outermost call checks its arguments against its signature; the functions that it calls trust them. The
+same memory as two sums is sums.py. The same write, faster, is kanerva.kernels. The judge is tests/oracle.py. U is
+symmetric: of its gradient, only the symmetric part has a meaning.
 """
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -50,7 +50,9 @@ class MemoryState(NamedTuple):
     __radd__ = __mul__ = __rmul__ = __add__  # type: ignore[misc]
 
 
-MemoryState.hint = "; memory.prior makes one, and memory.write gives a pair (state, weights)"  # type: ignore[attr-defined]
+MemoryState.hint = (  # type: ignore[attr-defined]
+    "; memory.prior makes one, and memory.write gives a pair (state, weights)"
+)
 
 
 class Faded(MemoryState):
@@ -159,9 +161,7 @@ def address(
 
 
 @public
-def update(
-    state: Whole, w: Float[Tensor, "*#b K"], z: Float[Tensor, "*#b C"], noise_var: Variance
-) -> MemoryState:
+def update(state: Whole, w: Float[Tensor, "*#b K"], z: Float[Tensor, "*#b C"], noise_var: Variance) -> MemoryState:
     """Condition the memory on one code read by one weight, exactly [app. A].
 
         Δ = z − Rᵀw     c = U w     s = wᵀc + noise_var     R ← R + c Δᵀ/s     U ← U − c cᵀ/s
@@ -321,9 +321,7 @@ def energy(
 # The distribution of an address
 
 
-def spread(
-    w: Float[Tensor, "*#b T K"], state: MemoryState, noise_var: Variance, inverse: Inverse
-) -> Weights:
+def spread(w: Float[Tensor, "*#b T K"], state: MemoryState, noise_var: Variance, inverse: Inverse) -> Weights:
     """q(w) around given means, with the covariance noise_var A⁻¹ that all codes of a memory share.
 
     root = √noise_var [√noise_var I, R]ᵀ A⁻¹, so that what is drawn with it needs no factor of A: P A P = P.

@@ -64,9 +64,7 @@ def span(state: Told, R0: Float[Tensor, "*#b K C"], prior_var: Variance) -> Floa
 
 @public
 @torch.no_grad()
-def frame(
-    state: Told, R0: Float[Tensor, "*#b K C"], prior_var: Variance, noise_var: Variance
-) -> Frame:
+def frame(state: Told, R0: Float[Tensor, "*#b K C"], prior_var: Variance, noise_var: Variance) -> Frame:
     """Find the codes and weights that were written into `prior(R0, prior_var)`, up to a rotation; beyond the paper.
 
         A = noise_var (U⁻¹ − U0⁻¹) = WᵀW          B = noise_var (U⁻¹R − U0⁻¹R0) = WᵀZ

@@ -1,8 +1,8 @@
 """What every command asks of a model of images, and the door through which it asks.
 
-A public method checks its arguments, gives images and memories one batch axis, calls a hook, and restores the axes. A
-hook therefore sees (B, T, channels, height, width) and a State of tensors (B, …), both right. A rival is a config, a
-State, a few hooks and `kept`; CONTRIBUTING prints one whole.
+A public method checks its arguments, gives images and memories one batch axis, calls a hook, and restores the axes.
+A hook therefore sees (B, T, channels, height, width) and a State of tensors (B, …), both right. A rival is a
+config, a State, a few hooks and `kept`; CONTRIBUTING prints one whole.
 """
 
 import dataclasses
@@ -99,7 +99,7 @@ class Terms(NamedTuple):
     """KL(q(M) ‖ p(M))."""
 
     def bound(self) -> Float[Tensor, "*b"]:
-        """A model's bound on ln p(x_1, …, x_T) of each episode, in nats; for the DKM, the paper's estimate [eq. elbo].
+        """The bound on ln p(x_1, …, x_T) of each episode, in nats; for the DKM, the paper's estimate [eq. elbo].
 
             L_T = Σ_t ( ln p(x_t | w_t, M) − KL(w_t) ) − KL(M)
 
@@ -193,8 +193,8 @@ Mask = Annotated[Float[Tensor, "... h w"] | Bool[Tensor, "... h w"], checks.trus
 class Model(nn.Module, ABC):
     """A memory for images: write a set of them, recall them from cues, draw more like them.
 
-    A subclass has a config, a State (a NamedTuple of annotated tensors that begin with the batch axes), a few of the
-    hooks below, and `kept`. One line in `kanerva.MODELS` makes it known to every command.
+    A subclass has a config, a State (a NamedTuple of annotated tensors that begin with the batch axes), a few of
+    the hooks below, and `kept`. One line in `kanerva.MODELS` makes it known to every command.
     """
 
     TITLE: ClassVar[str]
@@ -532,7 +532,8 @@ class Codec(nn.Module):
 class CodecModel(Codec, Model):
     """A model whose images go through an encoder and a decoder; by default e is their code.
 
-    One that recalls by looking at its memory again and again has `_look`, and `_begin` for what sampling begins with.
+    One that recalls by looking at its memory again and again has `_look`, and `_begin` for what sampling begins
+    with.
     """
 
     Config = CodecModelConfig

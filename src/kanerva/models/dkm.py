@@ -1,4 +1,4 @@
-"""The Dynamic Kanerva Machine (Wu, Wayne, Gregor and Lillicrap, 2018): a codec around a memory, in the paper's order.
+"""The Dynamic Kanerva Machine (Wu, Wayne, Gregor and Lillicrap, 2018): a codec around a memory.
 
     encode    z = e(x)
     write     for each code: find its address in what is there, then condition on both     [alg. 1, sec. 3.2]
@@ -191,7 +191,9 @@ class DKM(CodecModel):
         Images are read with the weights that were found while writing, not found again. B_T comes first.
         """
         if self.config.read_noise != "shared":
-            raise ValueError(f"bound: expected L with read_noise {self.config.read_noise}; B reads as it has written")
+            raise ValueError(
+                f"bound: expected L with read_noise {self.config.read_noise}; B reads as it has written"
+            )
         z, T = self._code(x).z, x.shape[1]
         prior = state = self._blank(len(x))
         w, done, bounds = z.new_zeros(len(x), 0, self.memory.rows), 0, []

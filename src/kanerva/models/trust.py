@@ -1,4 +1,4 @@
-"""read_noise="image": an encoder that says how far each number of a code is to be trusted. Only `omniglot-new` has it.
+"""read_noise="image": an encoder that gives each number of a code a precision. Only `omniglot-new` has it.
 
 It puts out N(mean, var), as that of a VAE: what is known of a code by its image and a prior N(0, I). The mean is
 written. Without the prior it is what the image alone says, which any memory can be read with:

@@ -18,8 +18,8 @@ from ..data import ClassImages, corruption
 from ..experiments.basins import MARGIN, landscape, through
 from ..memory import MemoryState
 from ..models import DKM
+from ..recall import methods
 from ..recall.frame import Contents
-from ..recall.methods import fall
 from ..recall.trajectory import Snapshot
 from .pictures import pack, unpack, unpack_mask
 from .queue import Job, Work
@@ -284,7 +284,7 @@ class Fall:
         at = self.session.model.retriever(self.session.state)
         here = at.settle(at.find(self.cue))
         self.emit(0, here, early=True)
-        path = fall(at, here, torch.zeros(here.w.shape[:-1], dtype=torch.bool))
+        path = methods.fall(at, here, torch.zeros(here.w.shape[:-1], dtype=torch.bool))
         for number, after in enumerate(itertools.islice(path, min(self.steps, EARLY) - 1), start=1):
             self.emit(number, after, early=True)
 

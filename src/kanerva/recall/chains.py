@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..support import checks
-
 
 class Mixing(NamedTuple):
     """How well chains mix, from one number per step, such as the energy."""

@@ -7,7 +7,6 @@ explained yet taken for noise, the first steps are those of plain least squares,
 noise shrinks to what it is.
 """
 
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,7 +16,6 @@ from .frame import Frames
 from .retriever import Cue, Retriever
 from .search import average
 from .watch import tell
-
 
 # Steps at most; most cues take 6 to 9.
 STEPS = 12

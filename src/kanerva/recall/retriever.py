@@ -18,7 +18,7 @@ from .trajectory import Snapshot
 
 
 class Cue(NamedTuple):
-    """What an encoder makes of images: the code that is written, the one that reads go by, and how far it is known."""
+    """What an encoder makes of images: the code that is written, and the one that reads go by."""
 
     z: Float[Tensor, "*b C"]
     seen: Float[Tensor, "*b C"]

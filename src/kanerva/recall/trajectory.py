@@ -86,5 +86,6 @@ def follow(path: Iterator[Snapshot], steps: int, callback: Callback | None) -> R
         if callback is not None:
             callback(number, after)
     made += made[-1:] * (steps - len(made))
-    w, energy = (None if parts[0] is None else torch.stack(parts) for parts in zip(*(step[1:3] for step in made)))
+    both = [step.w for step in made], [step.energy for step in made]
+    w, energy = (None if parts[0] is None else torch.stack(parts) for parts in both)
     return Recall(torch.stack([step.x for step in made]), w, energy, made[-1].certified)

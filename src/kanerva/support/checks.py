@@ -1,11 +1,11 @@
 """Rules for arguments, and the checks of values: what came, what was wanted, and the usual cause.
 
-A rule stands beside an annotation, `Annotated[float, positive]`; the door (door.py) calls it with the argument's name,
-its value and the whole call. Types, shapes, dtypes and devices are judged before, without a look at any value. Values
-(finite codes, positive variances, a positive definite U) are read on the CPU only, since on a GPU the host would wait
-for them; there a bad value comes out as NaN instead. `deep_checks` turns the reading of values on for any device, or
-off; so does the environment variable KANERVA_DEEP_CHECKS=1 or 0 for a whole program. Inside torch.compile and
-torch.func transforms it is off.
+A rule stands beside an annotation, `Annotated[float, positive]`; the door (door.py) calls it with the argument's
+name, its value and the whole call. Types, shapes, dtypes and devices are judged before, without a look at any
+value. Values (finite codes, positive variances, a positive definite U) are read on the CPU only, since on a GPU the
+host would wait for them; there a bad value comes out as NaN instead. `deep_checks` turns the reading of values on
+for any device, or off; so does the environment variable KANERVA_DEEP_CHECKS=1 or 0 for a whole program. Inside
+torch.compile and torch.func transforms it is off.
 """
 
 import contextlib
@@ -18,7 +18,6 @@ import typing
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple, ParamSpec, TypeVar
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -50,7 +49,8 @@ def _from_environment() -> bool | None:
 
 
 # True and False as in deep_checks; None: value checks on the CPU only.
-_deep: contextvars.ContextVar[bool | None] = contextvars.ContextVar("deep_checks", default=_from_environment())
+DEFAULT = _from_environment()
+_deep: contextvars.ContextVar[bool | None] = contextvars.ContextVar("deep_checks", default=DEFAULT)
 
 
 @contextlib.contextmanager

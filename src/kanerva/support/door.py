@@ -3,10 +3,10 @@
     @public
     def read(state: MemoryState, w: Float[Tensor, "*#b T K"]) -> Float[Tensor, "*#b T C"]: ...
 
-The annotation is the check. Types, shapes, dtypes and devices of all arguments must fit together; what a shape cannot
-say stands beside it as a rule, `Annotated[float, positive]` (checks.py has the rules). Only the outermost call is
-checked: functions that it calls trust it. A method of an object with `sizes` (axes that it knows by name) and `like`
-(a tensor whose dtype and device arguments must have) is checked against these too.
+The annotation is the check. Types, shapes, dtypes and devices of all arguments must fit together; what a shape
+cannot say stands beside it as a rule, `Annotated[float, positive]` (checks.py has the rules). Only the outermost
+call is checked: functions that it calls trust it. A method of an object with `sizes` (axes that it knows by name)
+and `like` (a tensor whose dtype and device arguments must have) is checked against these too.
 
 With `public(flat=True)` tensors and memories get one batch axis on the way in, and results their batch axes back.
 Inside torch.compile nothing is checked; axes are still flattened, where flattening twice does no harm.
@@ -239,7 +239,9 @@ def layout(
             said = " or ".join(str(d) for d in dict.fromkeys(part.dtypes))
             raise TypeError(f"{name}: expected {said}, got {dtype}; {name}.to(dtype) converts it")
         if like is not None and device != like[2]:
-            raise ValueError(f"{name}: expected device {like[2]} like {like[0]}, got {device}; .to(device) moves it")
+            raise ValueError(
+                f"{name}: expected device {like[2]} like {like[0]}, got {device}; .to(device) moves it"
+            )
         if like is None and real:
             like = (name, dtype, device)
         split = len(shape) - len(named)
@@ -255,7 +257,9 @@ def layout(
             else:
                 want, who = sizes.setdefault(axis.strip("#"), (size, name))
             if size != want:
-                said = f"{name}: expected shape {part.shaped(own_sizes)} with {axis.strip('#')} = {want} as in {who}"
+                said = (
+                    f"{name}: expected shape {part.shaped(own_sizes)} with {axis.strip('#')} = {want} as in {who}"
+                )
                 usual = "; usual cause: a memory that another model has written" * ("." in name and bool(known))
                 raise ValueError(f"{said}, got {tuple(shape)}{usual}")
         if part.axes and part.axes[0][0] == "*":
@@ -320,7 +324,7 @@ def fields(kind: Any) -> dict[str, Any]:
 
 
 def restore(value: Any, hint: Any, axes: Axes) -> Any:
-    """The batch axes again, in whatever a function gives: a tensor, or tensors in a NamedTuple, a list or a dict."""
+    """The batch axes again, in what a function gives: a tensor, or tensors in a NamedTuple, a list or a dict."""
     if isinstance(value, list):
         return [restore(one, None, axes) for one in value]
     if isinstance(value, dict):
@@ -331,7 +335,9 @@ def restore(value: Any, hint: Any, axes: Axes) -> Any:
         return type(value)(*(restore(x, hints[name], axes) for name, x in zip(value._fields, value, strict=True)))
     if not isinstance(value, Tensor):
         return value
-    arrays: list[Any] = [kind for kind in unfold(hint)[0] if inspect.isclass(kind) and issubclass(kind, AbstractArray)]
+    arrays: list[Any] = [
+        kind for kind in unfold(hint)[0] if inspect.isclass(kind) and issubclass(kind, AbstractArray)
+    ]
     names = arrays[0].dim_str.split() if arrays else []
     at = next((i for i, axis in enumerate(names) if axis[0] == "*"), None)
     if at is None:

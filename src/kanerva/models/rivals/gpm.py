@@ -149,9 +149,7 @@ class GPM(CodecModel):
             ways = {name: noise for name, noise in ways.items() if noise != self.config.noise}
         e = self._code(x)
         M = self._store(e, len(x))[0].M
-        return {
-            name: self.read_terms(M, x, e, False, noise, generator).nats() for name, noise in ways.items()
-        }
+        return {name: self.read_terms(M, x, e, False, noise, generator).nats() for name, noise in ways.items()}
 
     def _look(self, state: Written, e: Tensor) -> Seen:
         w = e @ self.inverse(state.M)
@@ -166,7 +164,8 @@ class GPM(CodecModel):
         return self.config.rows * self.config.code
 
 
-def written(z: Float[Tensor, "*b T C"], M0: Float[Tensor, "K C"], inverse: Callable[[Tensor], Tensor]
+def written(
+    z: Float[Tensor, "*b T C"], M0: Float[Tensor, "K C"], inverse: Callable[[Tensor], Tensor]
 ) -> Float[Tensor, "*b K C"]:
     """M = W⁺Z with the addresses W = Z M0⁺: the memory from which they read codes best, in least squares.
 

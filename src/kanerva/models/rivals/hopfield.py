@@ -7,6 +7,7 @@ how similarities are separated, are choices (Millidge et al., Universal Hopfield
 every pattern, as `nearest` does. With the L2 similarity, and max in place of softmax, it *is* `nearest`.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -133,8 +134,7 @@ class Hopfield(Model):
         errors = []
         for beta in BETAS:
             self.beta.fill_(beta)
-            for _, last in zip(range(STEPS), self.steps(cue, stored, torch.ones_like(cue)), strict=False):
-                pass
+            *_, last = itertools.islice(self.steps(cue, stored, torch.ones_like(cue)), STEPS)
             errors.append(float((last.x - x).square().mean()))
         self.beta.fill_(BETAS[errors.index(min(errors))])
 
@@ -170,7 +170,9 @@ class Hopfield(Model):
         start = draw(filled(state.v), n, hints.generator)
         return self.steps(start, state.v, torch.ones_like(start))
 
-    def steps(self, v: Float[Tensor, "B Q D"], patterns: Float[Tensor, "B N D"], mask: Tensor) -> Iterator[Snapshot]:
+    def steps(
+        self, v: Float[Tensor, "B Q D"], patterns: Float[Tensor, "B N D"], mask: Tensor
+    ) -> Iterator[Snapshot]:
         """ξ ← Σ_t p_t x_t, again and again. Proof that no step raises the energy: test_the_energy_never_rises."""
         similar, before = self.similar(v, patterns, mask), None
         while True:

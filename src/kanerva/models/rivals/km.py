@@ -149,7 +149,7 @@ class KM(CodecModel):
         return {"the memory's uncertainty counted": terms.nats(), KL_MEMORY: kl_memory / x.shape[-4]}
 
     def _look(self, state: MemoryState, e: Tensor) -> Seen:
-        """wᵀR with the weights of the mean of q(y | x): q(z | x, y, X) would carry the cue's noise around the memory."""
+        """wᵀR with the weights of the mean key; q(z | x, y, X) would carry the cue's noise around the memory."""
         w = self.weights(self.keys(e).mean)
         return Seen(w @ state.R, w)
 
