@@ -160,7 +160,7 @@ def test_every_model_can_be_planned(name: str, tmp_path: Path) -> None:
 def test_a_double_model_loads_as_double(path: Path) -> None:
     model = kanerva.load(path).double()
     with torch.no_grad():
-        model.R0 += 1e-12
+        model.memory.R0 += 1e-12
     model.save(path)
     again = kanerva.load(path)
     assert {x.dtype for x in again.state_dict().values()} == {torch.float64}
