@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import __version__, checks, plain, storage
+from .. import __version__, plain, storage
 from ..data import ClassImages
 from ..distributed import choose
 from ..files import atomic_write, check_writable, contents
@@ -25,6 +25,7 @@ from ..progress import bar
 from ..streams import say
 from ..subject import Subject as Subject
 from ..subject import load, origin, sources
+from ..support import checks
 from .tables import Table
 
 Kind = TypeVar("Kind", bound=Model)
@@ -220,13 +221,7 @@ def recalls(model: Model, chains: bool = True) -> list[str]:
 
 def is_chain(model: Model, method: str) -> bool:
     """Whether a recall is a Markov chain, which has a temperature."""
-    return "temperature" in model.options(method)
-
-
-def told(model: Model, method: str, **values: Any) -> dict[str, Any]:
-    """Of these options of recall, those that are known and that a method has."""
-    known = model.options(method)
-    return {name: value for name, value in values.items() if value is not None and name in known}
+    return method == "stochastic"
 
 
 def energies(paths: dict[str, Recall]) -> dict[str, list[list[float]]]:
