@@ -23,7 +23,7 @@ from .plain import loads
 
 FORMAT = 3
 HEADER = 2**22  # bytes that name and describe tensors: ours has some thousand
-WEIGHTS = Path(__file__).parent / "weights"
+WEIGHTS = Path(__file__).parent / "models" / "weights"
 LAST, BEST = "last.safetensors", "best.safetensors"  # of a run's folder
 
 
