@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import safetensors.torch
 import torch
 from PIL import Image
 
@@ -149,24 +148,11 @@ def put_checkpoint(folder: Path) -> None:
         (folder / name).unlink()
 
 
-def put_earlier(folder: Path) -> None:
-    """A checkpoint of format 1."""
-    put_checkpoint(folder)
-    tensors, about = storage.load(folder / storage.LAST)
-    data = safetensors.torch.save(tensors, {"kanerva": json.dumps({**about, "format": 1})})
-    (folder / storage.LAST).write_bytes(data)
-
-
 def read_checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """All that is in the file, once a model was built of it."""
     found = storage.load(folder / storage.LAST)
     models.build(*found, str(folder / storage.LAST))
     return found
-
-
-def read_earlier(folder: Path) -> tuple[dict[str, torch.Tensor], None]:
-    """The weights of a model: format 1 covers no description."""
-    return kanerva.load(folder / storage.LAST).state_dict(), None
 
 
 def read_state(folder: Path) -> tuple[dict[str, torch.Tensor], Any]:
@@ -294,7 +280,6 @@ def same_images(a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> boo
 TARGETS = {
     "checkpoint": Target(put_checkpoint, read_checkpoint, change(bytes_of, header_of), same_tensors),
     "checkpoint to resume from": Target(put_checkpoint, read_state, change(bytes_of, header_of), same_tensors),
-    "checkpoint of format 1": Target(put_earlier, read_earlier, change(bytes_of, header_of), same_tensors),
     "description": Target(put_checkpoint, read_checkpoint, describe_otherwise),
     "description to resume from": Target(put_checkpoint, read_state, describe_otherwise),
     "run": Target(put_run, read_run, change(bytes_of, text_of), share=5),
