@@ -7,7 +7,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: test demo docs bench results mutants fuzz format clean
+.PHONY: test demo docs bench results fuzz format clean
 
 test: $(READY)
 	$(BIN)/ruff format --check .
@@ -32,10 +32,6 @@ bench: $(READY)
 # write the tables of the pages and draw their figures again, from the files in results/
 results: $(READY)
 	$(BIN)/python benchmarks/tables.py
-
-# break the memory line by line and see that a test notices, and that every test notices something
-mutants: $(READY)
-	$(BIN)/python tests/mutants.py
 
 # look for new counterexamples: files damaged at random, and the properties of the memory; tens of minutes
 fuzz: $(READY)

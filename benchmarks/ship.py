@@ -1,4 +1,4 @@
-"""Make a run's model one that comes with the package: src/kanerva/weights/NAME.safetensors; or a file of its own.
+"""Make a run's model one that comes with the package, in models/weights; or a file of its own.
 
     python benchmarks/ship.py runs/mazes mazes
     python benchmarks/ship.py runs/mazes-wide results/models/mazes-wide.safetensors

@@ -43,7 +43,7 @@ def test_read_outs_are_compared_with_their_own_images() -> None:
     m, x = subject().model, episodes(images(), 3, 5, 2, generator())
     found = capacity.measure(m, x, generator())
     for b in range(3):
-        state, _ = memory.write(m.prior(), m.encode(x[b]), m.noise_var)
+        state, _ = memory.write(m.blank(), m.encode(x[b]), m.noise_var)
         read = m.decode(memory.read(state, memory.address(m.encode(x[b]), state, m.noise_var))).mode()
         apart = [[int((one != other).sum()) for other in x[b]] for one in read]
         assert float(found["distance"][b]) == pytest.approx(sum(apart[t][t] for t in range(5)) / 5)

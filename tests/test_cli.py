@@ -405,7 +405,7 @@ def test_evaluate_writes_with_another_noise(run: Path, tmp_path: Path, capsys: p
         for told in ([], ["--write-noise", "1"], ["--write-noise", "3"])
     )
     with torch.no_grad():
-        own.log_noise_var += math.log(3)
+        own.memory.log_noise_var += math.log(3)
     own.save(tmp_path / "noisy.safetensors")
     noisy = json.loads(said(capsys, "evaluate", str(tmp_path / "noisy.safetensors"), *flags))
     assert same["nats"] == first["nats"] != more["nats"] == noisy["nats"]
@@ -457,11 +457,12 @@ def test_a_script_with_code_of_its_own_finds_the_same_score(run: Path, capsys: p
         return h
 
     random = np.random.default_rng(0)
-    s2, var_w, var_u = (math.exp(float(p[f"log_{name}_var"])) for name in ("noise", "weight", "prior"))
+    names = ("memory.log_noise_var", "log_weight_var", "memory.log_prior_var")
+    s2, var_w, var_u = (math.exp(float(p[name])) for name in names)
     K, scores = 4, []
     for _ in range(800):
         x = test[random.integers(0, len(test), 5)]
-        z, R, U = encode(x).numpy(), p["R0"].numpy(), var_u * np.eye(K)
+        z, R, U = encode(x).numpy(), p["memory.R0"].numpy(), var_u * np.eye(K)
         for z_t in z:
             w = np.linalg.solve(R @ R.T + s2 * np.eye(K), R @ z_t)
             gain = U @ w / (w @ U @ w + s2)

@@ -22,7 +22,7 @@ from kanerva.lab.fixed_points import (
     summary,
 )
 from kanerva.likelihood import LEVEL
-from kanerva.recall.reader import Reader
+from kanerva.recall.retriever import Retriever
 from trials import COLOUR, drawn, images, model, run, subject
 
 SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), norm="group", activation="silu"))
@@ -38,7 +38,7 @@ def double(config: DKMConfig) -> DKM:
     return model(config).double().requires_grad_(False)
 
 
-def linear(size: float) -> tuple[Reader, Tensor, Tensor]:
+def linear(size: float) -> tuple[Retriever, Tensor, Tensor]:
     """A grey model with a linear codec and a random memory; J, of that spectral radius, and c of its J w + c."""
     m = double(dataclasses.replace(GREY, image=(1, 2, 3)))
     state = MemoryState(0.3 * normal(4, 6, seed=2), torch.eye(4, dtype=torch.float64))
@@ -51,7 +51,7 @@ def linear(size: float) -> tuple[Reader, Tensor, Tensor]:
         layer.weight.data, layer.bias.data = weight, bias
     m.requires_grad_(False)
     J = torch.linalg.solve(A, state.R @ E @ D @ state.R.mT)
-    return Reader(m, state, m.inverse(state)), J, torch.linalg.solve(A, state.R @ c)
+    return m.retriever(state), J, torch.linalg.solve(A, state.R @ c)
 
 
 def test_periods_of_paths() -> None:
@@ -113,7 +113,7 @@ def test_the_jacobian_is_that_of_finite_differences(config: DKMConfig) -> None:
     m = double(config)
     with torch.no_grad():
         state = m.write(images(config).images(torch.arange(6)).double())
-        at, w, step = Reader(m, state, m.inverse(state)), normal(3, 4), 1e-6
+        at, w, step = m.retriever(state), normal(3, 4), 1e-6
         moved = [
             (smooth_step(at, w + step * e) - smooth_step(at, w - step * e)) / (2 * step)
             for e in torch.eye(4, dtype=torch.float64)
@@ -125,11 +125,11 @@ def test_the_smooth_map_of_images_has_the_same_radius() -> None:
     """Read from images instead of weights: x → mean p(x | decoder(Rᵀ address(encoder(x)))), 64 numbers to 64."""
     m = double(SMALL)
     state = m.write(images().images(torch.arange(6)).double())
-    at, w = Reader(m, state, m.inverse(state)), normal(1, 4)
+    at, w = m.retriever(state), normal(1, 4)
     for _ in range(200):
         w = smooth_step(at, w)
-    x = at.decode(w).logits.sigmoid()
-    whole = torch.autograd.functional.jacobian(lambda y: at.decode(at.address(y)).logits.sigmoid(), x)
+    x = at.read(w).logits.sigmoid()
+    whole = torch.autograd.functional.jacobian(lambda y: at.read(at.find(y)).logits.sigmoid(), x)
     assert float(radius(jacobian(at, w))) == pytest.approx(float(radius(whole.reshape(64, 64))), rel=1e-6)
 
 
@@ -146,8 +146,8 @@ def test_radii_are_taken_at_the_image_at_the_end_of_recall_and_at_the_end_of_ite
     m, x = model(), images().images(torch.arange(8))
     state, exact = m.write(x[:4]), double(SMALL if m.config == SMALL else m.config)
     found = settle(m, exact, state, x[:4], x[4:], 3)
-    at = Reader.of(exact, state.to(torch.float64))
-    w = [at.address(cues.double()) for cues in (x[:4], x[4:], x[:4])]
+    at = exact.retriever(state.to(torch.float64))
+    w = [at.find(cues.double()) for cues in (x[:4], x[4:], x[:4])]
     for _ in range(3):
         w[2] = smooth_step(at, w[2])
     # the model itself computes in single precision

@@ -234,7 +234,7 @@ class Swapped(Toy):
     """Answers every cue with the next picture that is stored."""
 
     def recall(
-        self, state: Any, x: torch.Tensor, steps: int = 15, method: str | None = None, mask: Any = None
+        self, state: Any, x: torch.Tensor, steps: int = 15, method: str | None = None, **hints: Any
     ) -> Recall:
         return Recall(state.x.roll(1, 0)[: len(x)].expand(steps, *x.shape))
 
@@ -270,7 +270,7 @@ class Faded(Toy):
     )
 
     def recall(
-        self, state: Any, x: torch.Tensor, steps: int = 15, method: str | None = None, mask: Any = None
+        self, state: Any, x: torch.Tensor, steps: int = 15, method: str | None = None, **hints: Any
     ) -> Recall:
         return Recall((state.x - 0.1).expand(steps, *x.shape))
 

@@ -652,7 +652,7 @@ def test_a_search_is_watched_and_changes_nothing() -> None:
     assert ({*told}, told.count("found")) == ({"looking", "found"}, 3)
     told.clear()
     with watching(lambda what, x: told.append(what)):
-        known = frame.contents(model, state, known=seen.x)
+        known = frame.contents(model.retriever, state, known=seen.x)
     assert told == ["found"] * 3  # what was found before is not looked for
     assert torch.equal(known.x, seen.x)
 

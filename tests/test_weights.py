@@ -28,7 +28,7 @@ def test_a_model_comes_with_its_card(name: str) -> None:
     _, about = storage.load(path)
     assert f"{about['step']:,} steps" in card
     assert about["run"]["data"]["dataset"] == name.split("-")[0]
-    assert f"src/kanerva/weights/{name}.md" in (Path(__file__).parents[1] / "mkdocs.yml").read_text()
+    assert f"src/kanerva/models/weights/{name}.md" in (Path(__file__).parents[1] / "mkdocs.yml").read_text()
 
 
 @pytest.mark.parametrize("name", storage.shipped())

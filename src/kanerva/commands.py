@@ -26,7 +26,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import __version__, checks, lab, plain, spelling, storage, streams
+from . import __version__, lab, plain, spelling, storage, streams
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
 from .data.images import is_image, is_sheet, write_sheet
@@ -40,6 +40,8 @@ from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
 from .progress import bar
 from .streams import printable, show
+from .support import checks
+from .support.linalg import together
 from .train import FEW, saved_config, train
 
 
@@ -242,8 +244,8 @@ class Inspect:
         model, state = load(self.checkpoint), storage.load_state(self.state)
         if not isinstance(model, DKM):
             raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
-        model.check_memory(state)
-        batch = checks.broadcast(*(part.shape[:-2] for part in state))
+        model.memory.inverse(state)  # which refuses what is no memory of this model
+        batch = together(*(part.shape[:-2] for part in state))
         count = math.prod(batch)
         if not count:
             raise ValueError(
@@ -253,6 +255,7 @@ class Inspect:
             raise ValueError(f"number: expected 0 to {count - 1}, as {self.state} has them, got {self.number}")
         place = np.unravel_index(self.number, batch)  # the others are not written out
         chosen = MemoryState(*(part.expand(*batch, -1, -1)[place] for part in state))
+        model.memory.kl(chosen)  # which refuses a U that is no covariance
         end = f"-{self.number}.png" if count > 1 else ".png"
         path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
         own.check_outputs({"--out": path}, [self.state, storage.find(self.checkpoint)])
@@ -629,7 +632,7 @@ def write_by(model: Model, how: dict[str, Any]) -> None:
         if model.config.read_noise == "shared":
             wanted = "expected a model with a separate read noise; in this one reads would change"
             raise ValueError(f"--write-noise: {wanted}")
-        model.log_noise_var += math.log(factor)
+        model.memory.log_noise_var += math.log(factor)
     model.config = dataclasses.replace(model.config, **how)
 
 

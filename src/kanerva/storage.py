@@ -1,13 +1,12 @@
 """Tensors and JSON in one safetensors file, written atomically and checked whole. Nothing is ever unpickled.
 
-Format 2: the file's metadata have `kanerva`, a JSON description, and `sha256`, which covers that text and the name,
-dtype, shape and bytes of every tensor. Format 1 had a CRC-32 of names and bytes only, and loads with a warning.
+The file's metadata have `kanerva`, a JSON description, and `sha256`, which covers that text and the name, dtype,
+shape and bytes of every tensor. Files of other formats are refused.
 """
 
 import hashlib
 import json
 import os
-import warnings
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,11 +21,9 @@ from .files import atomic_write, check_size
 from .memory import MemoryState
 from .plain import loads
 
-FORMAT = 2
-HEADER = (
-    2**22
-)  # bytes that name and describe tensors: ours has some thousand, and each takes 20 times as many to read
-WEIGHTS = Path(__file__).parent / "weights"
+FORMAT = 3
+HEADER = 2**22  # bytes that name and describe tensors: ours has some thousand
+WEIGHTS = Path(__file__).parent / "models" / "weights"
 LAST, BEST = "last.safetensors", "best.safetensors"  # of a run's folder
 
 
@@ -56,20 +53,11 @@ def load(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"{path}: a safetensors file, but not one that kanerva wrote")
     note = metadata["kanerva"]
     about = _description(note, path)
-    writer = f"written by kanerva {about.get('version')!r}"
-    if "sha256" in metadata or about.get("format") == FORMAT:
-        if metadata.get("sha256") != sha256(tensors, note):
-            raise ValueError(f"{path}: damaged: its numbers or its description are not those that were written")
-    elif about.get("format") != 1:
-        raise ValueError(f"{path}: expected format {FORMAT}, got {about.get('format')!r} {writer}")
-    elif about.get("crc32") != crc32(tensors):
-        raise ValueError(f"{path}: damaged: its numbers are not those that were written")
-    else:
-        warnings.warn(
-            f"{path}: not fully checked: it was {writer}, when checksums did not cover shapes and settings; saving "
-            f"it again adds one that does",
-            stacklevel=2,
-        )
+    if metadata.get("sha256") != sha256(tensors, note):
+        raise ValueError(f"{path}: damaged: its numbers or its description are not those that were written")
+    if about.get("format") != FORMAT:
+        came = f"{about.get('format')}, of kanerva {about.get('version')}"
+        raise ValueError(f"{path}: expected a file of format {FORMAT}, got one of format {came}")
     return tensors, about
 
 

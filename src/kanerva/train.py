@@ -19,7 +19,6 @@ from torch.optim.swa_utils import AveragedModel
 
 from . import checkpoint, distributed, kernels, plain, storage
 from .checkpoint import Run
-from .checks import deep_checks
 from .config import RunConfig, TrainConfig
 from .data import ClassImages, find
 from .distributed import World
@@ -32,6 +31,7 @@ from .models import MODELS, BaseConfig, load
 from .models.base import CodecModel, CodecModelConfig, Model, Preparation
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
 from .streams import say
+from .support.checks import deep_checks
 
 # Measured: results/training/colour-emoji.json.
 EXPECT = (

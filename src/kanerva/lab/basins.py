@@ -21,7 +21,6 @@ from torch import Tensor
 
 from ..models import DKM, Model
 from ..progress import bar
-from ..recall.reader import Reader
 from .drawing import COLOURS, curve, each, legend, looks
 from .measures import NEAR, Damage, Outcome, Task, judge, means, noisy, recall, recalls, task
 from .pictures import pack, unpack
@@ -140,8 +139,8 @@ def energy_slice(
 ) -> dict[str, Any]:
     """The energy on the plane through the addresses of three stored images, and paths of recall near it."""
     state = model.write(x)
-    at = Reader.of(model, state)
-    w = at.address(x[:3])
+    at = model.retriever(state)
+    w = at.find(x[:3])
     plane = through(w)
     corners = plane.place(w)
     low, high = corners.amin(0), corners.amax(0)
@@ -164,7 +163,7 @@ def energy_slice(
                 "outside": plane.outside(path).tolist(),
                 "energy": landscape(model, state, path).tolist(),
             }
-            for path in torch.cat([at.address(cue)[None], w]).unbind(1)
+            for path in torch.cat([at.find(cue)[None], w]).unbind(1)
         ]
 
     return {

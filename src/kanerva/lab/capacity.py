@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from .. import objective
 from ..data import episodes as drawn
+from ..likelihood import bits_per_dimension
 from ..models import Model
 from ..progress import bar
 from .drawing import curve, look
@@ -74,7 +74,7 @@ def measure(
     """
     parts = []
     for some in x.split(max(1, AT_ONCE // x.shape[1])):
-        terms = objective.parts(model(model.dequantise(some, generator), generator))
+        terms = model(model.dequantise(some, generator), generator).parts()
         wrong, right = answers(distances(model.recall(model.write(some), some, 1, model.READ).last, some))
         different = [len({image.tobytes() for image in episode}) for episode in some.cpu().numpy()]
         read = {
@@ -85,7 +85,7 @@ def measure(
         parts.append({**terms, **read})
     found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     if not model.config.binary:  # whose nats, of a density, may be negative
-        found["bits"] = objective.bits_per_dimension(found["nats"], x[0, 0].numel())
+        found["bits"] = bits_per_dimension(found["nats"], x[0, 0].numel())
     return found
 
 

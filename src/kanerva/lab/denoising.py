@@ -27,7 +27,6 @@ from .measures import (
     mean,
     means,
     noisy,
-    options,
     recall,
     recalls,
     rises,
@@ -124,7 +123,7 @@ def methods(model: Model, kind: Damage, chains: bool) -> list[str]:
     names = []
     for name in recalls(model, chains):
         names.append(name)
-        if kind.noise is not None and "noise" in options(model, name):
+        if kind.noise is not None and name == "descent":
             names.append(name + TOLD)
     return names
 

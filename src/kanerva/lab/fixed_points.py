@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..checks import deep_checks
 from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM
 from ..progress import bar
-from ..recall.reader import Reader
+from ..recall.retriever import Retriever
+from ..support.checks import deep_checks
 from .drawing import COLOURS, curve, look
 from .measures import answers, distances, distinct, mean, means
 from .runner import Subject
@@ -124,21 +124,21 @@ def settle(
     steps: int,
 ) -> Float[Tensor, "3 Q"]:
     """Iterate the smooth map from the addresses of cues; the spectral radius at PLACES, in double precision."""
-    at = Reader.of(model, state)
-    start = w = at.address(cues)
+    at = model.retriever(state)
+    start = w = at.find(cues)
     with deep_checks(False):  # what a model reads may leave the range of pixels
         for _ in range(steps):
             w = smooth_step(at, w)
-        double = Reader.of(exact, state.to(torch.float64))
-        return torch.stack([radius(jacobian(double, v.double())) for v in (start, at.address(ends), w)])
+        double = exact.retriever(state.to(torch.float64))
+        return torch.stack([radius(jacobian(double, v.double())) for v in (start, at.find(ends), w)])
 
 
-def smooth_step(at: Reader, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K"]:
+def smooth_step(at: Retriever, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K"]:
     """Recall with the mean image instead of the mode: w → address(encoder(mean p(x | decoder(Rᵀw))))."""
-    return at.address(at.decode(w).mean)
+    return at.find(at.read(w).mean)
 
 
-def jacobian(at: Reader, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K K"]:
+def jacobian(at: Retriever, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K K"]:
     """The Jacobian of `smooth_step` at each w; one backward pass gives a row of all of them."""
     with torch.enable_grad():
         w = w.detach().requires_grad_()

@@ -9,7 +9,7 @@ one that was asked for.
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -111,21 +111,10 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
 # Recall
 
 
-def options(model: Model, method: str) -> Sequence[str]:
-    """What a recall can be told: mask, noise, generator, temperature, …"""
-    return model.options(method)
-
-
-def told(model: Model, method: str, **values: Any) -> dict[str, Any]:
-    """Of these options of a recall, those that are known and that it has."""
-    known = options(model, method)
-    return {name: value for name, value in values.items() if value is not None and name in known}
-
-
 def recalls(model: Model, chains: bool = True) -> list[str]:
-    """The names of a model's recalls, the plain read first; without `chains`, none that has a temperature."""
+    """The names of a model's recalls, the plain read first; without `chains`, not a Markov chain."""
     names = sorted(model.METHODS, key=lambda method: method != model.READ)
-    return [name for name in names if chains or "temperature" not in options(model, name)]
+    return [name for name in names if chains or name != "stochastic"]
 
 
 def recall(
@@ -137,9 +126,13 @@ def recall(
     parts = []
     for some in torch.arange(len(cue.x), device=cue.x.device).split(AT_ONCE):
         generator = torch.Generator(cue.x.device).manual_seed(seed)
-        known = told(model, name, noise=noise, generator=generator, mask=None if mask is None else mask[some])
+        hints: dict[str, Any] = {
+            "noise": noise,
+            "generator": generator,
+            "mask": None if mask is None else mask[some],
+        }
         here = type(state)(*(part[some] for part in state))
-        parts.append(model.recall(here, cue.x[some], steps, name, **known, **more))
+        parts.append(model.recall(here, cue.x[some], steps, name, **hints, **more))
 
     def joined(part: str, axis: int) -> Tensor | None:
         found = [getattr(path, part) for path in parts]

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ..memory import MemoryState
 from ..models import DKM
-from ..recall.reader import Reader
 
 MARGIN = 0.35
 """How far a drawing goes beyond the three addresses, as a share of their greatest extent."""
@@ -44,6 +43,6 @@ def through(w: Float[Tensor, "3 K"]) -> Plane:
 
 def landscape(model: DKM, state: MemoryState, w: Float[Tensor, "*b K"]) -> Float[Tensor, "*b"]:
     """E(w) = min over x of E(x, w): the energy of w and the mode there."""
-    at = Reader.of(model, state)
+    at = model.retriever(state)
     parts = [at.settle(some).energy for some in w.reshape(-1, w.shape[-1]).split(CHUNK)]
     return torch.cat(parts).reshape(w.shape[:-1])

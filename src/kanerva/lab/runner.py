@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 import tyro
 
-from .. import __version__, checks, models, plain, storage
+from .. import __version__, models, plain, storage
 from ..config import DataConfig, RunConfig
 from ..data import ClassImages, changes
 from ..distributed import choose
@@ -28,6 +28,7 @@ from ..fields import from_dict
 from ..files import atomic_write, check_writable, contents
 from ..models import Model
 from ..streams import say, show
+from ..support import checks
 
 # Models
 

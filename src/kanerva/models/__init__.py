@@ -13,12 +13,12 @@ from .. import data, storage
 from ..fields import from_dict
 from .base import BaseConfig, Model, Recall, Terms
 from .dkm import DKM, DKMConfig
-from .dnc import DNC
-from .gpm import GPM
-from .hopfield import Hopfield
-from .km import KM
-from .nearest import Nearest
-from .vae import VAE
+from .rivals.dnc import DNC
+from .rivals.gpm import GPM
+from .rivals.hopfield import Hopfield
+from .rivals.km import KM
+from .rivals.nearest import Nearest
+from .rivals.vae import VAE
 
 __all__ = ["DKM", "MODELS", "BaseConfig", "DKMConfig", "Model", "Recall", "Terms", "create", "find", "load"]
 
@@ -55,8 +55,7 @@ def create(
 def load(path: str | Path) -> Model:
     """Load a pretrained model ("mazes", "omniglot", "omniglot-new"), or what `Model.save` or training wrote.
 
-    That is a file, or a run's folder. Weights are the averaged ones where there are any. A file that names no kind
-    of model holds a DKM.
+    That is a file, or a run's folder. Weights are the averaged ones where there are any.
     """
     where, tensors, about = read(path)
     return build(tensors, about, str(where))

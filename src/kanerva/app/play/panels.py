@@ -16,9 +16,8 @@ from ... import data
 from ...data import ClassImages, corruption
 from ...lab.plane import MARGIN, landscape, through
 from ...models import DKM
+from ...recall import methods
 from ...recall.frame import Contents
-from ...recall.methods import Descent
-from ...recall.reader import Reader
 from ...recall.trajectory import Snapshot
 from .pictures import pack, unpack, unpack_mask
 from .queue import Body, Job
@@ -221,10 +220,10 @@ class Fall:
 
     def early(self) -> None:
         """Steps that need no search, until there are better ones: down the energy from the cue's own address."""
-        at = Reader.of(self.session.model, self.session.state)
-        here = at.settle(at.address(self.cue))
+        at = self.session.model.retriever(self.session.state)
+        here = at.settle(at.find(self.cue))
         self.emit(0, here, early=True)
-        path = Descent().from_draw(at, here)
+        path = methods.fall(at, here, torch.zeros(here.w.shape[:-1], dtype=torch.bool))
         for number, after in enumerate(itertools.islice(path, min(self.steps, EARLY) - 1), start=1):
             self.emit(number, after, early=True)
 
@@ -367,7 +366,7 @@ def energy_map(session: Session, body: Body, job: Job) -> Answer:
     corners = session.x[[whole({"three": i}, "three", 0, len(session.x) - 1) for i in three]]
     if len(corners.unique(dim=0)) < 3:
         raise ValueError("three: expected three different stored images, got two that are the same")
-    w = Reader.of(model, session.state).address(corners)
+    w = model.retriever(session.state).find(corners)
     plane = session.plane = through(w)
     places = plane.place(w)
     low, high = places.amin(0), places.amax(0)
@@ -384,7 +383,7 @@ def energy_map(session: Session, body: Body, job: Job) -> Answer:
 
 def path(session: Session, body: Body, job: Job) -> None:
     """The steps of recall from a cue, as seen from above the plane, and how far from it they are."""
-    cue, plane, at = image(session, body), session.plane, Reader.of(session.model, session.state)
+    cue, plane, at = image(session, body), session.plane, session.model.retriever(session.state)
     method, options = way(session, body, body.get("method"))
     steps = whole(body, "steps", 1, STEPS, 15)
     assert plane is not None
@@ -393,8 +392,8 @@ def path(session: Session, body: Body, job: Job) -> None:
         where = {"place": plane.place(w)[0].tolist(), "outside": float(plane.outside(w)[0])}
         job.emit(event="path", **where, **step(session, x[0], energy))
 
-    w = at.address(cue)
-    emit(w, cue, at.energy(at.decode(w), cue, w)[0])
+    w = at.find(cue)
+    emit(w, cue, at.energy(at.read(w), cue, w)[0])
 
     def callback(_: int, here: Snapshot) -> None:
         emit(here.w, here.x, here.energy[0])
@@ -407,7 +406,7 @@ def point(session: Session, body: Body, job: Job) -> Answer:
     if session.plane is None:
         raise ValueError("draw a map first")
     place = torch.tensor([real(body, "a", -1e6, 1e6), real(body, "b", -1e6, 1e6)]).to(session.model.like)
-    there = Reader.of(session.model, session.state).settle(session.plane.at(place)[None])
+    there = session.model.retriever(session.state).settle(session.plane.at(place)[None])
     return step(session, there.x[0], there.energy[0])
 
 

@@ -315,7 +315,7 @@ def warm_up(playable: Sequence[Playable]) -> None:
     with torch.no_grad():
         for one in playable:
             x = one.model.like.new_zeros(1, *one.model.config.image)
-            state = one.model.write(x, one.model.prior())
+            state = one.model.write(x, one.model.blank())
             one.model.recall(state, x, 1, "least-squares")
             one.model.contains(state, x)
 

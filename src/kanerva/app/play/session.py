@@ -84,7 +84,7 @@ class Session:
         """Start with the blank memory of a model."""
         self.playable, self.model = playable, playable.model
         with torch.no_grad():
-            self.became(self.model.prior(), self.model.like.new_zeros(0, *self.model.config.image))
+            self.became(self.model.blank(), self.model.like.new_zeros(0, *self.model.config.image))
 
     def became(self, state: MemoryState, x: Float[Tensor, "T c h w"]) -> None:
         """Take a changed memory, and drop what was found out about the one before it."""

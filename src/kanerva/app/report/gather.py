@@ -98,8 +98,9 @@ def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
         missing.append(str(error))
         return {}
     own = storage.part(tensors, "average.") or storage.part(tensors, "model.")
-    logs = {name: x for name, x in own.items() if name.rpartition(".")[2].startswith("log_") and x.ndim == 0}
-    learned = {name.rpartition(".")[2].removeprefix("log_"): float(x.double().exp()) for name, x in logs.items()}
+    scalars = {name.rpartition(".")[2]: x for name, x in own.items() if x.ndim == 0}
+    logs = {name.removeprefix("log_"): x for name, x in scalars.items() if name.startswith("log_")}
+    learned = {name: float(x.double().exp()) for name, x in logs.items()}
     size = sum(x.numel() for name, x in tensors.items() if name.startswith("model."))
     return {**about, "parameters": size, "learned": learned, "file": path.name}
 
