@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from .. import storage
+from .. import files
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
-from ..data import ClassImages
+from ..data import ClassImages, nearest
 from ..fields import to_dict
 from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood, dequantise
 from ..recall.trajectory import Recall as Recall
@@ -52,8 +52,6 @@ class BaseConfig:
     @classmethod
     def of_kind(cls, kind: str) -> "type[BaseConfig]":
         """The config of another kind of model."""
-        from . import find
-
         return find(kind).Config
 
 
@@ -407,8 +405,19 @@ class Model(nn.Module, ABC):
     def save(self, path: str | Path) -> None:
         """Write the model to one safetensors file, config included; `kanerva.load` reads it."""
         weights = self.state_dict()
-        storage.dtype(weights, str(path))  # what could not be loaded is not saved
-        storage.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
+        files.dtype_of(weights, str(path))  # what could not be loaded is not saved
+        files.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
+
+
+MODELS: dict[str, type[Model]] = {}
+"""Every model that goes through the harness, by name; models/__init__.py fills it."""
+
+
+def find(name: str) -> type[Model]:
+    """The model of a name; an unknown one is an error."""
+    if name not in MODELS:
+        raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {name!r}{nearest(name, MODELS)}")
+    return MODELS[name]
 
 
 def first(e: Any, count: int | None, T: int) -> Any:
