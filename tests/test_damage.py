@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import kanerva
-from kanerva import files, storage
+from kanerva import files
 from kanerva.app import report
 from kanerva.data import omniglot
+from kanerva.models.checkpoint import BEST, LAST
 from small import tiny
 
 pytestmark = [pytest.mark.usefixtures("no_shape_checks"), pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -79,10 +80,10 @@ class Damage(NamedTuple):
 
     def described(self, folder: Path) -> None:
         """Another description of a checkpoint, with a checksum that is right: somebody wrote it so."""
-        tensors, about = storage.load(folder / storage.LAST)
+        tensors, about = files.load(folder / LAST)
         with contextlib.suppress(ValueError, RecursionError):
             about = json.loads(self.of(json.dumps(about).encode()))
-            storage.save(folder / storage.LAST, tensors, about)  # NaN and what is no dictionary cannot be written
+            files.save(folder / LAST, tensors, about)  # NaN and what is no dictionary cannot be written
 
 
 WAYS = ("overwrite", "insert", "lose", "double", "blank", "end", "value")
@@ -103,7 +104,7 @@ DAMAGE = st.builds(
 def put_run(folder: Path) -> None:
     """A run that has ended: checkpoint, config and metrics. Its images lie beside it, and stay whole."""
     kanerva.train(tiny(folder.parent), folder)
-    (folder / storage.BEST).unlink()
+    (folder / BEST).unlink()
     shutil.rmtree(folder / "tensorboard", ignore_errors=True)
 
 
@@ -114,7 +115,7 @@ def put_checkpoint(folder: Path) -> None:
 
 
 def read_checkpoint(folder: Path) -> list[torch.Tensor]:
-    return list(kanerva.load(folder / storage.LAST).state_dict().values())
+    return list(kanerva.load(folder / LAST).state_dict().values())
 
 
 def read_run(folder: Path) -> list[torch.Tensor]:

@@ -27,11 +27,11 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ... import data, models, plain, storage
+from ... import data, plain
 from ...config import DataConfig
 from ...data import ClassImages, mazes, omniglot
 from ...lab import runner
-from ...models import DKM
+from ...models import DKM, checkpoint
 from . import panels
 from .panels import Answer
 from .pictures import UPLOAD, pack, upload
@@ -272,13 +272,13 @@ def host_of(named: str) -> str | None:
 def gather(places: Sequence[str]) -> list[Playable]:
     """The models at these places, or all that are pretrained, each with the images at hand that fit it."""
     # first the one whose memories can be looked into
-    places = places or sorted(storage.shipped(), key=lambda name: (name != "omniglot", name))
+    places = places or sorted(checkpoint.shipped(), key=lambda name: (name != "omniglot", name))
     found = [runner.source(place) for place in places]
     made = []
     for source, called in zip(found, runner.names(places), strict=True):
         if source.kind != "dkm":
             raise ValueError(f"{source.place}: expected a DKM, got a model of kind {source.kind}")
-        model = models.build(source.tensors, source.about, source.place)
+        model = source.checkpoint.model() if source.checkpoint else None
         assert isinstance(model, DKM)
         made.append(Playable(called, source.place, model.requires_grad_(False), unseen(model, source.data)))
     return made
@@ -420,7 +420,7 @@ def serve(places: Sequence[str], host: str, port: int, browser: bool, say: Calla
     with bind(host, port) as listener:
         torch.set_num_threads(1)  # two jobs at a time have a core each
         say("loading the models")
-        for taken in filter(None, map(storage.taken, places)):
+        for taken in filter(None, map(checkpoint.taken, places)):
             say(taken)
         playable = gather(places)
         if not loopback(host):
