@@ -20,13 +20,14 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 import tyro
 
-from .. import __version__, models, plain, storage
+from .. import __version__, models, plain
 from ..config import DataConfig, RunConfig
 from ..data import ClassImages, changes
 from ..distributed import choose
 from ..fields import from_dict
 from ..files import atomic_write, check_writable, contents
 from ..models import Model
+from ..models.checkpoint import Checkpoint, read, shipped, taken
 from ..streams import say, show
 from ..support import checks
 
@@ -51,13 +52,12 @@ class Source(NamedTuple):
     kind: str
     data: DataConfig | None
     """The images that it was trained on, where it says."""
-    tensors: dict[str, torch.Tensor]
-    about: dict[str, Any]
-    """What its checkpoint says of itself; empty where there is none."""
+    checkpoint: Checkpoint | None
 
     def origin(self, data: DataConfig) -> dict[str, Any]:
         """Where the model and its images come from, for the file of results."""
-        about = {key: self.about.get(key) for key in ("step", "seconds", "crc32")}
+        said = self.checkpoint.about if self.checkpoint else {}
+        about = {key: said.get(key) for key in ("step", "seconds", "crc32")}
         return {"checkpoint": self.place, "kind": self.kind, **about, "dataset": data.dataset}
 
 
@@ -81,16 +81,16 @@ def sources(
     """What is at the places, and the images for each; nothing is made yet."""
     if not places:
         raise ValueError("checkpoint: expected at least one model, got none")
-    read = [source(place) for place in places]
-    usual = next((found.data for found in read if found.data is not None), DataConfig())
-    return [(found, (found.data or usual).other(dataset, data_dir)) for found in read]
+    found_all = [source(place) for place in places]
+    usual = next((found.data for found in found_all if found.data is not None), DataConfig())
+    return [(found, (found.data or usual).other(dataset, data_dir)) for found in found_all]
 
 
 def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | str = "cpu") -> Iterator[Subject]:
     """Make the models, load their images, and say which checkpoint of a run it is and which images have changed."""
     called = names([found.place for found, _ in sources])
     for (found, config), own in zip(sources, called, strict=True):
-        if said := storage.taken(found.place):
+        if said := taken(found.place):
             say(said)
         seen, unseen = config.load(device)
         about = found.origin(config)
@@ -107,22 +107,21 @@ def source(place: str) -> Source:
         if not models.MODELS[kind].UNTRAINED:
             raise ValueError(f"{place}: expected a checkpoint of it; kanerva train PRESET --model {kind} makes one")
         if not colon:
-            return Source(place, kind, None, {}, {})
+            return Source(place, kind, None, None)
         inner = source(codec) if codec else None
         if inner is None or models.MODELS[inner.kind].UNTRAINED:
             raise ValueError(f"{place}: expected a trained model after the colon, got {codec or 'nothing'}")
         return inner._replace(place=place, kind=kind)
-    path, tensors, about = models.read(place)
-    kind = models.config_of(about, str(path)).kind
-    run = about.get("run")
-    trained = None if run is None else from_dict(RunConfig, run, f"{path}: run").data
-    return Source(place, kind, trained, tensors, about)
+    checkpoint = read(place)
+    run = checkpoint.about.get("run")
+    trained = None if run is None else from_dict(RunConfig, run, f"{checkpoint.path}: run").data
+    return Source(place, checkpoint.config.kind, trained, checkpoint)
 
 
 def make(found: Source, seen: ClassImages) -> Model:
     """The model of a source; one that needs no training, and is new, looks at images that training would see."""
-    if found.tensors:
-        model = models.build(found.tensors, found.about, found.place)
+    if found.checkpoint is not None:
+        model = found.checkpoint.model()
         if model.config.kind == found.kind:
             return model
         model = models.MODELS[found.kind].on(model)
@@ -134,7 +133,7 @@ def make(found: Source, seen: ClassImages) -> Model:
 
 def since(found: Source, config: DataConfig, seen: ClassImages, unseen: ClassImages) -> str:
     """What has become of the user's own images since a model was trained on them; empty if nothing has."""
-    then, parts = storage.part(found.tensors, "data."), list[str]()
+    then, parts = found.checkpoint.part("data.") if found.checkpoint else {}, list[str]()
     if found.data is not None and found.data.dataset == config.dataset:
         both = {images.split: images for images in (seen, unseen)}
         whole = {name: changes(then[name], images.marks) for name, images in both.items() if name in then}
@@ -166,7 +165,7 @@ def names(places: Sequence[str]) -> list[str]:
 
 def way(place: str) -> tuple[str, ...]:
     """The parts of a path, without its ending; or a name."""
-    if place in storage.shipped() or not Path(place).exists():
+    if place in shipped() or not Path(place).exists():
         return (place,)
     path = Path(place)
     return path.resolve().parts if path.is_dir() else (*path.absolute().parts[:-1], path.stem)
@@ -265,7 +264,7 @@ class Work:
         if self.out is not None:
             return self.out if self.out.suffix == ".json" else self.out / f"{self.name}.json"
         place = Path(self.checkpoint[0])
-        if str(place) in storage.shipped() or not place.exists():
+        if str(place) in shipped() or not place.exists():
             folder = Path("runs") / file_name(str(place))
         else:
             folder = place if place.is_dir() else place.parent
