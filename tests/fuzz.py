@@ -38,9 +38,10 @@ from PIL import Image
 
 import kanerva
 import records
-from kanerva import checkpoint, files, models, report, storage
+from kanerva import checkpoint, models, report, storage
 from kanerva.data import omniglot
 from kanerva.distributed import World
+from kanerva.support import files
 from kanerva.train import fit, new_run
 from small import tiny
 

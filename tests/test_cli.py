@@ -30,7 +30,7 @@ from kanerva.commands import KINDS, Experiment, Train, parse
 from kanerva.data import load
 from kanerva.train import saved_config
 from small import patterns, tiny
-from test_streams import EVIL, harmless
+from test_say import EVIL, harmless
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 

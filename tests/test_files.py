@@ -16,7 +16,7 @@ import numpy as np
 import platformdirs
 import pytest
 
-from kanerva import files
+from kanerva.support import files
 from server import serving
 
 download = functools.partial(files.download, pause=0.01, timeout=5.0)

@@ -18,8 +18,8 @@ import pytest
 import torch
 from PIL import Image
 
-from kanerva import files
 from kanerva.data import ClassImages, load, omniglot
+from kanerva.support import files
 from server import serving
 
 PLACES = [

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import kanerva
-from kanerva import files, models, storage
+from kanerva import models, storage
+from kanerva.support import files
 
 SMALL: dict[str, Any] = {"image": (1, 8, 8), "rows": 4, "code": 6, "codec": {"filters": (4, 4)}}
 

@@ -18,8 +18,8 @@ from . import storage
 from .config import MOST, RunConfig
 from .data import changes
 from .fields import from_dict, to_dict
-from .files import atomic_write, lock, make_folder, sweep
 from .models.base import Model
+from .support.files import atomic_write, lock, make_folder, sweep
 
 # What may change when a run goes on: how long, how often it reports, where and how it computes.
 FREE = (

@@ -26,19 +26,19 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import __version__, checks, experiments, plain, spelling, storage, streams
+from . import __version__, checks, experiments, plain, spelling, storage
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
 from .data.images import is_image, is_sheet, write_sheet
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
-from .files import atomic_write, cache_dir, check_writable
 from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
-from .progress import bar
-from .streams import printable, show
 from .subject import find
+from .support.files import atomic_write, cache_dir, check_writable
+from .support.progress import bar
+from .support.say import printable, say, show
 from .train import FEW, saved_config, train
 
 
@@ -330,7 +330,7 @@ class Recall:
         rows = getattr(model.config, "rows", asked.stored)
         full = f"more pictures than the memory's {rows} rows: they mix, and nothing can be certified"
         if rows < asked.stored:
-            streams.say(full)
+            say(full)
         kind = self.damage if self.damage != "auto" else "flips" if binary else "noise"
         level = own.LEVELS[kind] if self.level is None else self.level
         generator = torch.Generator(model.device).manual_seed(self.seed)
@@ -417,7 +417,7 @@ class Play:
                 f"pip install starlette uvicorn brings both",
                 name=error.name,
             ) from None
-        serve(self.models, self.host, self.port, self.browser, streams.say)
+        serve(self.models, self.host, self.port, self.browser, say)
 
 
 KINDS = {

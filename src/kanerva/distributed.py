@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from . import checks, memory
 from .memory import MemoryState, Variance
-from .streams import say
+from .support.say import say
 
 
 class World(NamedTuple):

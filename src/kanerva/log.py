@@ -10,10 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import plain, progress
+from . import plain
 from .evaluate import Score
-from .files import atomic_write
 from .objective import NAMES
+from .support import progress
+from .support.files import atomic_write
 
 METRICS = "metrics.jsonl"
 LINE = 2**20

@@ -18,9 +18,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .files import atomic_write, check_size
 from .memory import MemoryState
 from .plain import loads
+from .support.files import atomic_write, check_size
 
 FORMAT = 2
 HEADER = (

@@ -16,7 +16,7 @@ from .config import DataConfig, RunConfig
 from .data import ClassImages, changes
 from .fields import from_dict
 from .models import Model
-from .streams import say
+from .support.say import say
 
 
 class Subject(NamedTuple):

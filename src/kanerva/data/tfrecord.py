@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..files import check_size
 from ..jit import compiled
+from ..support.files import check_size
 
 Features = dict[str, list[Any]]
 

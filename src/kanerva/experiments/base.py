@@ -19,12 +19,12 @@ from torch import Tensor
 from .. import __version__, checks, plain, storage
 from ..data import ClassImages
 from ..distributed import choose
-from ..files import atomic_write, check_writable, contents
 from ..models import Model, Recall
-from ..progress import bar
-from ..streams import say
 from ..subject import Subject as Subject
 from ..subject import load, origin, sources
+from ..support.files import atomic_write, check_writable, contents
+from ..support.progress import bar
+from ..support.say import say
 from .tables import Table
 
 Kind = TypeVar("Kind", bound=Model)

@@ -9,8 +9,8 @@ from .. import experiments, plain, storage
 from ..experiments import EXPERIMENTS
 from ..experiments.base import Experiment
 from ..experiments.tables import is_number
-from ..files import contents
 from ..spelling import nearest
+from ..support.files import contents
 
 
 class Results(NamedTuple):

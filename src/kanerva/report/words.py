@@ -18,8 +18,8 @@ from .. import __version__, experiments
 from ..experiments import EXPERIMENTS, plots
 from ..experiments.base import Experiment
 from ..experiments.tables import Table, is_number, plus_minus, show
-from ..files import contents
 from ..models import MODELS, Model
+from ..support.files import contents
 from ..train import FEW
 from . import figures
 from .figures import Picture, Strip

@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ... import __version__, plain
-from ...files import atomic_write, contents
 from ...spelling import nearest
+from ...support.files import atomic_write, contents
 from .. import EXPERIMENTS, module
 from ..base import file_name, unpack
 

@@ -10,7 +10,7 @@ from typing import TextIO, cast
 from rich import progress as rich
 from rich.console import Console
 
-from .streams import ERRORS, printable, say
+from .say import ERRORS, printable, say
 
 FIRST, EVERY = 2.0, 5.0
 """Seconds before the first line, and at least between two."""

@@ -21,7 +21,7 @@ import numpy as np
 import platformdirs
 
 from .progress import bar
-from .streams import say
+from .say import say
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 

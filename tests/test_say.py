@@ -8,8 +8,9 @@ import warnings
 
 import pytest
 
-from kanerva import progress, streams
 from kanerva.experiments.tables import Table
+from kanerva.support import progress
+from kanerva.support import say as streams
 
 # A window's title, a cleared screen, a line of its own, colours in one character, and text from right to left.
 EVIL = "\x1b]0;x\x07\x1b[2J\nkanerva: all is well\x9b1m\u202e"
