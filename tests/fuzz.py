@@ -140,7 +140,6 @@ def put_run(folder: Path) -> None:
     """A run that has ended: checkpoint, config and metrics. Its images lie beside it, and stay whole."""
     kanerva.train(config_in(folder.parent), folder)
     (folder / "best.safetensors").unlink()
-    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
 
 
 def put_checkpoint(folder: Path) -> None:

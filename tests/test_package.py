@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomllib
 
 import kanerva
 
@@ -46,6 +47,15 @@ def test_files_are_there_when_they_are_used() -> None:
     assert out.split() == ["loss", "load", "True", "function", "function"]
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = kanerva.nothing
+
+
+def test_the_core_needs_no_extra() -> None:
+    """With the modules of all extras missing, and what they bring along."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = [re.match(r"[\w-]+", line)[0] for lines in extras.values() for line in lines]  # type: ignore[index]
+    missing = [{"scikit-learn": "sklearn"}.get(name, name) for name in named if name != "kanerva"]
+    run = subprocess.run([sys.executable, ROOT / "tests/bare.py", *missing, "rich", "platformdirs"], check=False)
+    assert run.returncode == 0
 
 
 def test_configs_can_be_pickled() -> None:

@@ -42,6 +42,9 @@ COMMANDS = {
     "data": ("Load a data set and describe it; omniglot is fetched if it is not at hand.", "--size"),
 }
 
+# The packages of the extra app, which brings what the commands need.
+APP = ("jinja2", "matplotlib", "starlette", "tyro", "uvicorn")
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; an error is one line on the error stream, and an exit code that is not 0."""
@@ -87,7 +90,9 @@ def fail(command: str, error: Exception) -> NoReturn:
     if os.environ.get("KANERVA_TRACEBACK"):
         say("".join(traceback.format_exception(error)))
     text = re.sub(r"^\[Errno \d+\] ", "", str(error))
-    if is_memory(error):
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").split(".")[0]) in APP:
+        text = f"this command needs {package}: pip install 'kanerva[app]'"
+    elif is_memory(error):
         text = f"out of memory ({first_line(error)}); make smaller: {COMMANDS[command][1]}"
     elif isinstance(error, RuntimeError):
         text = first_line(error)

@@ -37,8 +37,7 @@ from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
 from .subject import find
 from .support.files import atomic_write, cache_dir, check_writable
-from .support.progress import bar
-from .support.say import printable, say, show
+from .support.say import bar, printable, say, show
 from .train import FEW, saved_config, train
 
 
@@ -407,16 +406,8 @@ class Play:
             raise ValueError(f"port: expected 0 to 65535, got {self.port}")
 
     def run(self) -> None:
-        try:
-            from .play.server import serve
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] not in ("starlette", "uvicorn"):
-                raise
-            raise ModuleNotFoundError(
-                f"play: expected the packages starlette and uvicorn, but {error.name} is not installed; "
-                f"pip install starlette uvicorn brings both",
-                name=error.name,
-            ) from None
+        from .play.server import serve
+
         serve(self.models, self.host, self.port, self.browser, say)
 
 

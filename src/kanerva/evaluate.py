@@ -16,7 +16,7 @@ from . import checks, objective
 from .data import ClassImages, episodes
 from .likelihood import Gaussian
 from .models.base import CodecModel, Model
-from .support.progress import bar
+from .support.say import bar
 
 WRITTEN = 10
 """Images of a class that are written before new ones of it are scored."""

@@ -14,7 +14,7 @@ import PIL
 from PIL import Image, ImageDraw, ImageFont
 
 from ..support.files import Arrays, cached
-from ..support.progress import bar
+from ..support.say import bar
 from .episodes import ClassImages
 
 # Raise it whenever a change below changes a pixel: cached images of an older recipe are then not used.

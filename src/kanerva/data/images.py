@@ -32,7 +32,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngInfo
 
 from ..support.files import FREE, check_size, line, npz
-from ..support.progress import bar
+from ..support.say import bar
 from .episodes import ClassImages
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")

@@ -18,7 +18,7 @@ from PIL import Image
 
 from .. import checks
 from ..support.files import Arrays, cache_dir, cached
-from ..support.progress import bar
+from ..support.say import bar
 from .episodes import ClassImages
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from ..support.files import Arrays, DownloadError, cache_dir, cached, download, line, lock
-from ..support.progress import bar
+from ..support.say import bar
 from .episodes import ClassImages
 
 URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"

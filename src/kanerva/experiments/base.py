@@ -23,8 +23,7 @@ from ..models import Model, Recall
 from ..subject import Subject as Subject
 from ..subject import load, origin, sources
 from ..support.files import atomic_write, check_writable, contents
-from ..support.progress import bar
-from ..support.say import say
+from ..support.say import bar, say
 from .tables import Table
 
 Kind = TypeVar("Kind", bound=Model)

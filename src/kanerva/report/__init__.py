@@ -7,7 +7,7 @@ All that comes from a file is escaped, and what is missing or cannot be read is 
 from pathlib import Path
 
 from ..support.files import atomic_write
-from ..support.progress import bar
+from ..support.say import bar
 from .gather import Material, Results, gather
 from .words import page
 

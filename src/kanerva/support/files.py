@@ -1,27 +1,25 @@
-"""Files that survive a crash: the cache folder, atomic writes, cached arrays and resumable downloads."""
+"""Files that survive a crash: the cache folder, atomic writes, cached arrays, downloads, and limits of sizes."""
 
 import contextlib
 import errno
 import http.client
-import math
 import os
 import re
 import secrets
+import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import filelock
 import numpy as np
-import platformdirs
 
-from .progress import bar
-from .say import say
+from .say import bar, say
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
@@ -30,47 +28,50 @@ def cache_dir() -> Path:
     """Say where derived and downloaded files are kept: KANERVA_CACHE, or kanerva/ in the user's cache folder."""
     if chosen := os.environ.get("KANERVA_CACHE"):
         return Path(chosen).expanduser()
-    if xdg := os.environ.get("XDG_CACHE_HOME"):
-        # earlier versions went by it on every system, and what they keep there is not to be fetched again
-        earlier = Path(xdg).expanduser() / "kanerva"
-        if earlier.is_dir():
-            return earlier
-    return platformdirs.user_cache_path("kanerva", appauthor=False)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local", "kanerva", "Cache")
+    usual = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    chosen = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(chosen if os.path.isabs(chosen) else usual, "kanerva")
+
+
+@contextlib.contextmanager
+def _naming(path: Path, failure: str) -> Iterator[None]:
+    """Name the file that was asked for in the errors of the system, which name another one or none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, f"{error.strerror}: {path} {failure}") from error
 
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator[BinaryIO]:
     """Open a file for writing bytes; it appears at `path` whole when the block ends, or not at all if it raises.
 
-    The bytes go to a file of another name in the same folder, reach the disk, and then take the old one's place.
-    `parents`: make the folder if it is not there. `sweep` removes what a killed process leaves. A device such as
+    The bytes go to a file of another name in the same folder, reach the disk, and then replace the old file.
+    `parents`: make the folder if it is missing. `sweep` removes what a killed process leaves. A device such as
     /dev/null is written to and stays; what else is not a file is an error.
     """
     path = Path(path)
     if is_device(path):
-        try:
-            with open(path, "wb") as file:
-                yield file
-        except OSError as error:
-            if error.errno is None:
-                raise
-            raise OSError(error.errno, f"{error.strerror}: {path} could not be written") from error
+        with _naming(path, "could not be written"), open(path, "wb") as file:
+            yield file
         return
     if parents:
         make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):  # as where the file could not be made
+        with _naming(path, "could not be written; what was there before is unchanged"):
+            with open(temporary, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the file may never have been made
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None:
-            reason = f"{error.strerror}: {path} could not be written; what was there before is as it was"
-            raise OSError(error.errno, reason) from error
         raise
     if os.name == "posix":  # the new name too must reach the disk
         folder = os.open(path.parent, os.O_RDONLY)
@@ -95,27 +96,20 @@ def is_device(path: Path) -> bool:
 
 
 def check_writable(path: Path) -> None:
-    """Check, before long work, that its results can be written to `path`; makes the folder if it is not there."""
+    """Check, before long work, that its results can be written to `path`; makes the folder if it is missing."""
     if path.is_dir():
         raise IsADirectoryError(f"{path}: expected the name of a file, got a folder")
-    if is_device(path):
-        return
-    make_folder(path.parent)
-    probe = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        probe.touch()
-    except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}: {path} cannot be written") from error
-    finally:
-        with contextlib.suppress(OSError):
-            probe.unlink(missing_ok=True)
+    if not is_device(path):
+        make_folder(path.parent)
+        with _naming(path, "cannot be written"), tempfile.TemporaryFile(dir=path.parent):
+            pass
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, if it is not there."""
+    """Make a folder, and those above it, if it is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # which names the part that could not be made, and not what is in its way
+    except OSError as error:  # which names the part that could not be made, and not the file in its way
         way = next((path for path in (folder, *folder.parents) if path.exists() and not path.is_dir()), None)
         reason = f"{way} is a file" if way is not None else error.strerror
         raise OSError(error.errno, f"{folder}: expected a folder, or a place to make one, but {reason}") from error
@@ -124,24 +118,44 @@ def make_folder(folder: Path) -> None:
 def sweep(folder: Path, name: str) -> None:
     """Remove the unfinished files that `atomic_write` of a killed process left; those of a live one stay.
 
-    Process ids are those of this machine, so whoever writes files of this name must hold a lock on the folder.
+    Process ids are those of this machine, so the caller must hold a lock on the folder.
     """
     for path in folder.glob(f".{name}.*-*.tmp"):
-        if (found := re.search(r"\.(\d+)-[0-9a-f]{8}\.tmp$", path.name)) and not alive(int(found[1])):
+        if (found := re.search(r"\.(\d+)-[0-9a-f]{8}\.tmp$", path.name)) and not _alive(int(found[1])):
             path.unlink(missing_ok=True)
 
 
-def alive(process: int) -> bool:
+def _alive(process: int) -> bool:
     """Whether there is a process of this number; where the system cannot say, there is."""
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # somebody else's
-        return True
+    if os.name == "posix":
+        try:
+            os.kill(process, 0)
+        except (ProcessLookupError, OverflowError):
+            return False
+        except PermissionError:  # another user's
+            return True
     return True
+
+
+# What flock says on network folders without locks.
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+@contextlib.contextmanager
+def lock(path: Path, wait: bool = True) -> Iterator[None]:
+    """Let one process at a time through, where the folder has locks; others wait, or get a filelock.Timeout."""
+    make_folder(path.parent)
+    held = filelock.FileLock(path, timeout=-1 if wait else 0)
+    try:
+        with _naming(path.parent, f"cannot be written to ({path.name})"):
+            held.acquire()
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def cached(name: str, make: Callable[[], Arrays], valid: Callable[[Arrays], bool]) -> Arrays:
@@ -151,9 +165,9 @@ def cached(name: str, make: Callable[[], Arrays], valid: Callable[[Arrays], bool
     the arrays are still given, with a warning.
     """
     path = cache_dir() / name
-    arrays = read_arrays(path)
-    if arrays is not None and valid(arrays):
-        return arrays
+    with contextlib.suppress(OSError, ValueError):
+        if valid(arrays := npz(path)):
+            return arrays
     arrays = make()
     try:
         with atomic_write(path) as file:
@@ -167,79 +181,30 @@ def cached(name: str, make: Callable[[], Arrays], valid: Callable[[Arrays], bool
     return arrays
 
 
-def read_arrays(path: Path) -> Arrays | None:
-    """Read every array of an .npz file; None where there is no file or it is broken."""
-    try:
-        return npz(path)
-    except (OSError, ValueError):
-        return None
-
-
 def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
     """Read the arrays of an .npz file: all of them, or those of `names`, of which the first must be there.
 
-    An .npy file has that one alone. Never by pickle; sizes are compared with each other and with the limits below
-    before anything is read.
+    An .npy file has that one alone. Never by pickle; sizes are checked before anything is read.
     """
     try:
+        check_size(path.stat().st_size)
         with path.open("rb") as file:
-            if names and file.read(2) != b"PK":
-                file.seek(0)
-                size = path.stat().st_size
-                return {names[0]: _array(file, size, size)}
-            with zipfile.ZipFile(file) as archive:
-                found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-                check_members(file, archive)
-                if names and names[0] not in found:
-                    raise ValueError(f"there is no key `{names[0]}`, only {', '.join(found) or 'nothing'}")
-                arrays = {}
-                for name in [name for name in names if name in found] or found:
-                    with archive.open(found[name]) as member:
-                        arrays[name] = _array(member, found[name].file_size, found[name].compress_size)
-                return arrays
+            found = np.load(file, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                return {names[0]: found}
+            for info in found.zip.infolist():
+                check_size(info.file_size, info.compress_size)
+                found.zip.open(info).close()  # its name stands twice; an error where the two differ
+            if names and names[0] not in found:
+                raise ValueError(f"there is no key `{names[0]}`, only {', '.join(found) or 'nothing'}")
+            arrays = {name: found[name] for name in names or found if name in found}
+            if lost := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+                raise ValueError(f"{', '.join(lost)} is no array")
+            return arrays
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged file can make zipfile, zlib and NumPy's header parser raise anything
         raise ValueError(f"{path}: expected arrays saved by numpy, without objects, but: {line(error)}") from error
-
-
-def check_members(file: BinaryIO, archive: zipfile.ZipFile) -> None:
-    """Check that a zip lists all its members by their right names, also those that will not be read.
-
-    Names stand there twice, and are compared when a member is opened. How many there are stands at the end; a list
-    whose lengths are damaged can skip some.
-    """
-    file.seek(-22 - len(archive.comment), os.SEEK_END)
-    announced = int.from_bytes(file.read(22)[10:12], "little")
-    if announced != len(archive.infolist()):
-        raise ValueError(f"there should be {announced} arrays, and {len(archive.infolist())} are listed")
-    for info in archive.infolist():
-        archive.open(info).close()
-
-
-def _array(file: Any, size: int, stored: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Read an array in NumPy's format from a file of `size` bytes, `stored` of them on disk."""
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"format {version} of .npy, which is for fields with names")
-    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = header(file)
-    wanted = math.prod(shape) * dtype.itemsize
-    if dtype.hasobject:
-        raise ValueError("objects, which only pickle could load")
-    if any(n < 0 for n in shape) or wanted != size - file.tell():
-        raise ValueError(
-            f"the header says {dtype} of shape {shape}, {wanted:,} bytes, and there are {size - file.tell():,}"
-        )
-    check_size(wanted, stored)
-    data, done = np.empty(wanted, np.uint8), 0
-    while done < wanted:
-        if not (block := file.read(min(wanted - done, 1 << 20))):
-            raise ValueError(f"it ends after {done:,} of {wanted:,} bytes")
-        data[done : done + len(block)] = np.frombuffer(block, np.uint8)
-        done += len(block)
-    array = data.view(dtype) if wanted else np.empty(0, dtype)
-    return array.reshape(shape, order="F" if fortran else "C")
 
 
 # LIMITS. A small file must not take all memory: what it holds is compared with these before it is read.
@@ -252,7 +217,7 @@ SHARE = 4  # data may take a quarter of the memory, because preparing them makes
 def contents(path: Path) -> bytes:
     """The bytes of a file of JSON, of a run's reports, or of a figure; a larger one is an error before it is read.
 
-    Errors do not name the file: who asks for it does.
+    Errors do not name the file: the caller does.
     """
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise ValueError("it is not a file")
@@ -292,7 +257,7 @@ def line(error: BaseException) -> str:
 
 
 class DownloadError(OSError):
-    """A download that did not come through."""
+    """A download that failed."""
 
 
 def download(
@@ -305,79 +270,22 @@ def download(
 ) -> None:
     """Fetch a file to `path`, which appears only when all of it is there and `check` finds no fault with it.
 
-    What came so far is kept in `path`.part and continued, in this call or a later one. A failed connection is tried
-    again after 1, 2, 4, … times `pause` seconds; an answer such as 404 is not.
+    A failed connection is tried again after 1, 2, 4, … times `pause` seconds; an answer such as 404 is not.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    last: Exception
-    for attempt in range(attempts):
-        if attempt:
-            wait = pause * 2 ** (attempt - 1)
-            say(f"{url}: {line(last)}; attempt {attempt + 1} of {attempts} in {wait:g} s")
-            time.sleep(wait)
+    for left in reversed(range(attempts)):
         try:
-            _fetch(url, part, timeout)
+            with bar(path.name, None), urllib.request.urlopen(url, timeout=timeout) as answer:
+                data = answer.read()
             break
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code < 500 and error.code not in (408, 416, 429):
-                raise DownloadError(f"{url}: the server answered {error.code} {error.reason}") from error
-            if error.code == 416:  # what we have does not belong to what is there now
-                part.unlink(missing_ok=True)
-            last = error
         except (OSError, http.client.HTTPException) as error:
-            last = error
-    else:
-        raise DownloadError(f"{url}: no luck in {attempts} attempts; the last one said: {last}") from last
-    if fault := check(part):
-        part.unlink()
-        raise DownloadError(f"{url}: what came is broken ({fault}), and was removed")
-    os.replace(part, path)
-
-
-def _fetch(url: str, part: Path, timeout: float) -> None:
-    """Continue the file `part` from where it ends; raise if the connection ends before the file does."""
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    with urllib.request.urlopen(request, timeout=timeout) as answer:
-        if have and answer.status != 206:  # the server sends all of it again
-            have = 0
-        length = answer.headers.get("Content-Length")
-        total = have + int(length) if length is not None else None
-        with open(part, "ab" if have else "wb") as file, bar(path_name(url), total, have, unit="bytes") as step:
-            while block := answer.read(1 << 16):
-                file.write(block)
-                step(len(block))
-    size = part.stat().st_size
-    if total is not None and size < total:
-        raise OSError(f"the connection ended after {size} of {total} bytes")
-
-
-def path_name(url: str) -> str:
-    """Give the last part of an address."""
-    return url.rsplit("/", 1)[-1]
-
-
-# What flock says on network folders that know no locks.
-NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
-
-
-@contextlib.contextmanager
-def lock(path: Path, wait: bool = True) -> Iterator[None]:
-    """Let one process at a time through, where the folder knows locks; others wait, or get a filelock.Timeout."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    held = filelock.FileLock(path, timeout=-1 if wait else 0)
-    try:
-        held.acquire()
-    except filelock.Timeout:
-        raise
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise OSError(
-                error.errno, f"{error.strerror}: {path.parent} cannot be written to ({path.name})"
-            ) from error
-    try:
-        yield
-    finally:
-        held.release()
+            code = error.code if isinstance(error, urllib.error.HTTPError) else 500
+            if not left or (code < 500 and code not in (408, 429)):
+                raise DownloadError(f"{url}: {line(error)}") from error
+            say(f"{url}: {line(error)}; tried again in {pause:g} s, at most {left} times")
+            time.sleep(pause)
+            pause *= 2
+    with atomic_write(path) as file:
+        file.write(data)
+        file.flush()
+        if fault := check(Path(file.name)):
+            raise DownloadError(f"{url}: what came is broken ({fault})")
