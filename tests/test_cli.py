@@ -390,7 +390,7 @@ def test_evaluate_writes_as_it_is_told(run: Path, capsys: pytest.CaptureFixture[
 
 
 def test_evaluate_writes_with_another_noise(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = kanerva.DKM(dataclasses.replace(kanerva.load(run).config, read_noise="own"))
+    own = kanerva.DKM(dataclasses.replace(kanerva.load(run).config, read_noise="own"))  # type: ignore[call-arg]
     own.save(tmp_path / "own.safetensors")
     images = json.loads((run / "config.json").read_text())["data"]["dataset"]
     flags = ["--dataset", images, "--images", "100", "--length", "5", "--json"]

@@ -47,7 +47,7 @@ def half(rank: int) -> tuple[torch.Tensor, torch.Generator]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two gloo processes, which take seconds to start, left what the functions of `enter` gave."""
     folder = tmp_path_factory.mktemp("joined")
-    mp.spawn(enter, (folder,), nprocs=2)  # type: ignore[no-untyped-call]
+    mp.spawn(enter, (folder,), nprocs=2)  # type: ignore[attr-defined]
     return folder
 
 

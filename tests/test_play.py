@@ -437,7 +437,7 @@ def test_uploads_are_brought_to_the_model(visitor: Visitor) -> None:
         (Image.fromarray(side).convert("RGB"), "jpeg", {"quality": 95, "exif": turned}),
     ):
         file = io.BytesIO()
-        picture.save(file, kind, **options)
+        picture.save(file, kind, **options)  # type: ignore[attr-defined]
         (image,) = json.loads(visitor.raw("/api/upload", file.getvalue())[1])["images"]
         assert torch.equal(tensor(image)[0], torch.tensor(drawing[5::10, 5::10] == 0).float())
     frames = [np.full((40, 40), shade, np.uint8) for shade in (0, 10, 20)]

@@ -272,7 +272,7 @@ def test_a_description_that_cannot_be_read(tmp_path: Path, note: str) -> None:
 def test_a_name_that_is_not_utf_8(path: Path) -> None:
     odd = Path(os.fsdecode(os.fsencode(path.parent) + b"/\xff.safetensors"))
     path.rename(odd)
-    assert kanerva.load(odd).config.rows == 4
+    assert kanerva.load(odd).config.rows == 4  # type: ignore[attr-defined]
 
 
 def test_a_file_that_may_not_be_read_is_not_called_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

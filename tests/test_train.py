@@ -1118,7 +1118,7 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
     path.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
     with pytest.raises(ValueError, match="damaged: its numbers or its description are not those that were written"):
         kanerva.load(path)
-    assert kanerva.load(tmp_path / "run").config.rows == 4
+    assert kanerva.load(tmp_path / "run").config.rows == 4  # type: ignore[attr-defined]
     tensors, about = storage.load(tmp_path / "run" / "last.safetensors")
     few = {name: x for name, x in tensors.items() if not name.startswith("optimizer")}
     storage.save(
