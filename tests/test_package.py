@@ -1,5 +1,6 @@
 """The package as it is imported: light until something is used, and complete then."""
 
+import itertools
 import pickle
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import kanerva
+from kanerva import cli
 
 ROOT = Path(__file__).parents[1]
 
@@ -52,10 +54,10 @@ def test_files_are_there_when_they_are_used() -> None:
 def test_the_core_needs_no_extra() -> None:
     """With the modules of all extras missing, and what they bring along."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    named = [re.match(r"[\w-]+", line)[0] for lines in extras.values() for line in lines]  # type: ignore[index]
-    missing = [{"scikit-learn": "sklearn"}.get(name, name) for name in named if name != "kanerva"]
-    run = subprocess.run([sys.executable, ROOT / "tests/bare.py", *missing, "rich", "platformdirs"], check=False)
-    assert run.returncode == 0
+    names = {extra: [re.split("[>;]", line)[0] for line in lines] for extra, lines in extras.items()}
+    assert sorted(names["app"]) == sorted(cli.APP)
+    missing = [name.replace("scikit-learn", "sklearn") for name in itertools.chain(*names.values())]
+    subprocess.run([sys.executable, ROOT / "tests/bare.py", *missing, "rich", "platformdirs"], check=True)
 
 
 def test_configs_can_be_pickled() -> None:
