@@ -823,9 +823,9 @@ def test_vmap_over_any_argument(which: int) -> None:
         state, w = kernels.write(MemoryState(R, U), z, noise_var)
         return *state, w
 
-    found = torch.func.vmap(write, axes)(*arguments[:which], stacked, *arguments[which + 1 :])
+    found = torch.func.vmap(write, axes)(*arguments[:which], stacked, *arguments[which + 1 :])  # type: ignore[call-arg]
     for i in range(2):
-        one = write(*arguments[:which], stacked[i], *arguments[which + 1 :])
+        one = write(*arguments[:which], stacked[i], *arguments[which + 1 :])  # type: ignore[call-arg]
         for x, y in zip(found, one, strict=True):
             assert error(x[i], y) <= EXACT
 

@@ -25,11 +25,11 @@ from ..config import DataConfig, RunConfig
 from ..data import ClassImages, changes
 from ..distributed import choose
 from ..fields import from_dict
-from ..files import atomic_write, check_writable, contents
 from ..models import Model
 from ..models.checkpoint import Checkpoint, read, shipped, taken
-from ..streams import say, show
 from ..support import checks
+from ..support.files import atomic_write, check_writable, contents
+from ..support.say import say, show
 
 # Models
 
