@@ -37,9 +37,11 @@ from PIL import Image
 
 import kanerva
 import records
-from kanerva import checkpoint, files, models, report, storage
+from kanerva import files, report
+from kanerva.checkpoint import Run
 from kanerva.data import omniglot
 from kanerva.distributed import World
+from kanerva.models import checkpoint
 from kanerva.train import fit, new_run
 from small import tiny
 
@@ -122,7 +124,7 @@ def change(*ways: Callable[[bytes, random.Random], bytes]) -> Callable[[Path, ra
 # Checkpoints
 
 
-def new(folder: Path) -> checkpoint.Run:
+def new(folder: Path) -> Run:
     """A run on tiny images, before its first step."""
     return new_run(config_in(folder), World(0, 1, torch.device("cpu")))
 
@@ -149,17 +151,17 @@ def put_checkpoint(folder: Path) -> None:
 
 def read_checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """All that is in the file, once a model was built of it."""
-    found = storage.load(folder / storage.LAST)
-    models.build(*found, str(folder / storage.LAST))
-    return found
+    found = checkpoint.read(folder / checkpoint.LAST)
+    found.model()
+    return found.tensors, found.about
 
 
 def read_state(folder: Path) -> tuple[dict[str, torch.Tensor], Any]:
     """A run that goes on from a checkpoint, saved again."""
     run = new(folder.parent)
-    run.restore(folder / storage.LAST)
+    run.restore(folder / checkpoint.LAST)
     run.save(folder.parent / "again.safetensors")
-    tensors, about = storage.load(folder.parent / "again.safetensors")
+    tensors, about = files.load(folder.parent / "again.safetensors")
     return tensors, {key: about[key] for key in ("step", "best")}
 
 
@@ -171,12 +173,12 @@ def same_tensors(a: tuple[dict[str, torch.Tensor], Any], b: tuple[dict[str, torc
 
 def describe_otherwise(folder: Path, draw: random.Random) -> None:
     """Another description with a checksum that is right: somebody wrote it so."""
-    tensors, about = storage.load(folder / storage.LAST)
+    tensors, about = files.load(folder / checkpoint.LAST)
     with contextlib.suppress(ValueError, RecursionError):
         about = json.loads(text_of(json.dumps(about).encode(), draw))
     if isinstance(about, dict):
         with contextlib.suppress(ValueError):  # NaN cannot be written
-            storage.save(folder / storage.LAST, tensors, about)
+            files.save(folder / checkpoint.LAST, tensors, about)
 
 
 def read_run(folder: Path) -> None:

@@ -24,10 +24,11 @@ from PIL import Image
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
-from kanerva import MODELS, PRESETS, CodecConfig, DataConfig, TrainConfig, storage
+from kanerva import MODELS, PRESETS, CodecConfig, DataConfig, TrainConfig, files
 from kanerva.cli import COMMANDS, main
 from kanerva.commands import KINDS, Experiment, Train, parse
 from kanerva.data import load
+from kanerva.models import checkpoint
 from kanerva.train import saved_config
 from small import patterns, tiny
 from test_streams import EVIL, harmless
@@ -183,10 +184,6 @@ def test_every_field_has_its_help(kind: type) -> None:
         (
             ["evaluate", "omniglot", "--write-noise", "0"],
             "kanerva: write_noise: expected a factor from 1e-6 to 1e6",
-        ),
-        (
-            ["evaluate", "omniglot", "--dataset", "glyphs", "--write-noise", "2"],
-            "kanerva: --write-noise: expected a model with a separate read noise; in this one reads would change",
         ),
         (
             ["evaluate", "nearest", "--dataset", "glyphs", "--iterations", "2", "--block", "3"],
@@ -384,7 +381,7 @@ def test_evaluate_writes_as_it_is_told(run: Path, capsys: pytest.CaptureFixture[
         json.loads(said(capsys, *flags, *more))
         for more in ([], ["--block", "1", "--iterations", "1"], ["--block", "5", "--iterations", "2"])
     )
-    assert same["nats"] == as_trained["nats"] != others["nats"]
+    assert same["nats"] == as_trained["nats"]
     assert same["kl_memory"] == as_trained["kl_memory"] != others["kl_memory"]
     assert (others["block"], others["iterations"]) == (5, 2)
 
@@ -402,7 +399,7 @@ def test_evaluate_writes_with_another_noise(run: Path, tmp_path: Path, capsys: p
         own.memory.log_noise_var += math.log(3)
     own.save(tmp_path / "noisy.safetensors")
     noisy = json.loads(said(capsys, "evaluate", str(tmp_path / "noisy.safetensors"), *flags))
-    assert same["nats"] == first["nats"] != more["nats"] == noisy["nats"]
+    assert same["nats"] == first["nats"] != more["nats"] == pytest.approx(noisy["nats"])
     assert more["write_noise"] == 3
 
 
@@ -490,7 +487,7 @@ def test_a_description_nested_deep_is_refused_by_its_file(
 ) -> None:
     note = '{"format": 2, "run":' + '{"a":' * 700 + "1" + "}" * 701
     x = {"model.x": torch.zeros(1)}
-    metadata = {"kanerva": note, "sha256": storage.sha256(x, note)}
+    metadata = {"kanerva": note, "sha256": files.sha256(x, note)}
     safetensors.torch.save_file(x, tmp_path / "deep.safetensors", metadata)
     text = refused(capsys, "info", str(tmp_path / "deep.safetensors"), "--json")
     assert text.startswith(
@@ -545,12 +542,12 @@ def test_files_cannot_write_to_the_terminal_what_they_like(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither by their names nor by what they say of themselves."""
-    whole = storage.load(storage.find("omniglot"))
+    whole = files.load(checkpoint.locate("omniglot"))
     place = tmp_path / "a.safetensors"
-    storage.save(place, whole[0], {**whole[1], EVIL: {EVIL: EVIL}, "version": EVIL})
+    files.save(place, whole[0], {**whole[1], EVIL: {EVIL: EVIL}, "version": EVIL})
     harmless(said(capsys, "info", str(place)))
     assert json.loads(said(capsys, "info", str(place), "--json"))[EVIL] == {EVIL: EVIL}
-    storage.save(place, whole[0], {**whole[1], "model": {**whole[1]["model"], EVIL: 3}})
+    files.save(place, whole[0], {**whole[1], "model": {**whole[1]["model"], EVIL: 3}})
     harmless(refused(capsys, "recall", str(place), str(tmp_path)))
     safetensors.torch.save_file({EVIL: torch.zeros(1)}, place)
     harmless(refused(capsys, "inspect", str(place)))

@@ -23,8 +23,8 @@ from PIL import Image
 
 import kanerva
 from browser import CHROMIUM, DRIVER, MISSING, Browser, browsing
-from kanerva import storage
 from kanerva.cli import main
+from kanerva.models import checkpoint
 from kanerva.recall import frame
 from kanerva.recall.watch import watching
 
@@ -823,13 +823,13 @@ def test_every_pretrained_model_is_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour: Any, cache: Path
 ) -> None:
     """The list is that of kanerva.load; one in colour whose pictures are not at hand can be played with too."""
-    for name in storage.shipped():
-        shutil.copy(storage.find(name), tmp_path)
+    for name in checkpoint.shipped():
+        shutil.copy(checkpoint.locate(name), tmp_path)
     colour.model.save(tmp_path / "paints.safetensors")
-    monkeypatch.setattr(storage, "WEIGHTS", tmp_path)
+    monkeypatch.setattr(checkpoint, "WEIGHTS", tmp_path)
     monkeypatch.setattr(server, "at_hand", lambda name, image: name == "glyphs" and image == (1, 28, 28))
     found = {one.name: one.about() for one in server.gather([])}
-    assert sorted(found) == storage.shipped()
+    assert sorted(found) == checkpoint.shipped()
     assert next(iter(found)) == "omniglot"
     assert found["paints"]["sets"] == {}
     assert "draw or upload" in found["paints"]["missing"]

@@ -26,7 +26,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import __version__, experiments, plain, spelling, storage, streams
+from . import __version__, experiments, plain, spelling, streams
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
 from .data.images import is_image, is_sheet, write_sheet
@@ -36,6 +36,9 @@ from .files import atomic_write, cache_dir, check_writable
 from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
+from .models.checkpoint import BEST, LAST, load_state, locate, save_state, taken
+from .models.checkpoint import read as read_checkpoint
+from .nn import Writing
 from .progress import bar
 from .streams import printable, show
 from .subject import find
@@ -58,7 +61,7 @@ class Train:
         score = train(self.config, self.out, self.resume)
         if score is not None:
             nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image{score.in_bits}"
-            show(f"{nats}; {self.out}/{storage.LAST}{better(self.out, score)}")
+            show(f"{nats}; {self.out}/{LAST}{better(self.out, score)}")
         elif first():
             show(ending(self.out))
 
@@ -105,12 +108,12 @@ class Evaluate:
 
     def run(self) -> None:
         (who,) = find([self.checkpoint], choose(self.device), self.dataset, self.data_dir)
-        how = {name: value for name in TOLD if (value := getattr(self, name)) is not None}
-        write_by(who.model, how)
-        score = evaluate(who.model, who.unseen, self.length, self.images, self.classes, self.seed)
+        told = {name: value for name in TOLD if (value := getattr(self, name)) is not None}
+        how = written_by(who.model, told)
+        score = evaluate(who.model, who.unseen, self.length, self.images, self.classes, self.seed, how=how)
         about = {
             **who.about,
-            **how,
+            **told,
             "split": "test",
             "mean_image": mean_image_nats(who.seen, who.unseen),
             "version": __version__,
@@ -241,7 +244,7 @@ class Inspect:
     def run(self) -> None:
         from . import own
 
-        model, state = load(self.checkpoint), storage.load_state(self.state)
+        model, state = load(self.checkpoint), load_state(self.state)
         if not isinstance(model, DKM):
             raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
         model.memory.inverse(state)  # which refuses what is no memory of this model
@@ -258,7 +261,7 @@ class Inspect:
         model.memory.kl(chosen)  # which refuses a U that is no covariance
         end = f"-{self.number}.png" if count > 1 else ".png"
         path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
-        own.check_outputs({"--out": path}, [self.state, storage.find(self.checkpoint)])
+        own.check_outputs({"--out": path}, [self.state, locate(self.checkpoint)])
         if self.out is None and path.exists() and not is_sheet(path):
             raise ValueError(f"--out: expected the name of a new file, since {path} is there and no sheet of ours")
         check_writable(path)
@@ -325,7 +328,7 @@ class Recall:
         model = load(self.model).to(choose(self.device))
         method, binary = model.method(self.method), model.config.binary
         outputs = {"--memory": self.memory, "--out": self.out}
-        own.check_outputs(outputs, [storage.find(self.model)])
+        own.check_outputs(outputs, [locate(self.model)])
         for path in filter(None, outputs.values()):
             check_writable(path)
         asked = own.read(model, self.images, self.others, self.binary, self.ink)
@@ -340,7 +343,7 @@ class Recall:
         cue = own.damaged(asked.x, kind, self.level, generator)
         answers = own.ask(model, asked, cue, method, self.steps, generator)
         if self.memory is not None:
-            storage.save_state(self.memory, answers.state)
+            save_state(self.memory, answers.state)
         bands = torch.stack([in_rows(x, binary) for x in (asked.x, answers.cue, answers.x)], 1).flatten(0, 1)
         found = own.judge(asked, answers)
         with atomic_write(self.out) as file:
@@ -348,7 +351,7 @@ class Recall:
         about = {
             "stored": f"{asked.stored} pictures in one memory, which keeps {model.kept(asked.stored):,} numbers",
             "damage": kind if level is None else f"{kind} {level:g}",
-            "recall": f"{method}, {self.steps} steps, {storage.taken(self.model) or self.model}",
+            "recall": f"{method}, {self.steps} steps, {taken(self.model) or self.model}",
             **({"ink": own.inks(asked)} if binary else {}),
             "sheet": str(self.out),
             **({} if self.memory is None else {"memory": str(self.memory)}),
@@ -370,13 +373,13 @@ class Recall:
 def left_out(model: str, images: tuple[str, ...]) -> str | None:
     """What is missing, and what to type, where somebody left out a part of `kanerva recall MODEL IMAGES`."""
     place, pictures = Path(model), shlex.join(images) or "FOLDER"
-    if storage.find(model).is_file() and not is_image(place):
+    if locate(model).is_file() and not is_image(place):
         usual = f"type kanerva recall {shlex.quote(model)} FOLDER, with a folder of pictures"
         return None if images else f"IMAGES: expected pictures after the model {model}, got none; {usual}"
     if model in PRESETS:
         run = f"runs/{model}"
         own = f" --dataset {pictures if len(images) == 1 else 'FOLDER'} --size 32" if model == "colour" else ""
-        first = "" if storage.find(run).is_file() else f"kanerva train {model}{own}, then "
+        first = "" if locate(run).is_file() else f"kanerva train {model}{own}, then "
         return (
             f"MODEL: expected a trained model, got {model}, which is a preset of kanerva train; type {first}"
             f"kanerva recall {run} {pictures}"
@@ -595,44 +598,37 @@ def flags(kind: Any) -> list[str]:
 def better(folder: Path, score: Score) -> str:
     """The best score of a run, where it is not that of its end; empty where it is, or where nothing says so."""
     try:
-        about = storage.load(folder / storage.BEST)[1]
+        found = read_checkpoint(folder / BEST)
     except (OSError, ValueError):
         return ""
-    best, step = about.get("best"), about.get("step")
+    best, step = found.about.get("best"), found.step
     if not isinstance(best, float) or best >= score.nats:
         return ""
-    return f"\nbest: {best:.2f} at step {step:,}; {folder / storage.BEST}, which other commands take of this run"
+    return f"\nbest: {best:.2f} at step {step:,}; {found.path}, which other commands take of this run"
 
 
 def ending(folder: Path) -> str:
     """How a run that was not evaluated ended: its step, its last training score and its checkpoint."""
-    path = folder / storage.LAST
-    step, row = storage.load(path)[1]["step"], latest(folder / METRICS)
+    path = folder / LAST
+    step, row = read_checkpoint(path).step, latest(folder / METRICS)
     if row is None:
         return f"step {step:,}; {path}"
     when = "" if row["step"] == step else f" at step {row['step']:,}"
     return f"step {step:,}: {row['nats']:.2f} nats per training image{when}; {path}"
 
 
-TOLD = ("iterations", "block", "write_noise")
-"""In what a DKM can be told to write otherwise than it was trained."""
+TOLD = {"iterations": "iterations", "block": "block", "write_noise": "noise"}
+"""In what a DKM can be told to write otherwise than it was trained: the flag, and its name in `Writing`."""
 
 
-@torch.no_grad()
-def write_by(model: Model, how: dict[str, Any]) -> None:
-    """Have a DKM write in other rounds or blocks, or with another noise, than it was trained with."""
-    if not how:
-        return
+def written_by(model: Model, told: dict[str, Any]) -> Writing | None:
+    """How a DKM is to write, where it is told otherwise than it was trained."""
+    if not told:
+        return None
     if not isinstance(model, DKM):
-        given = " and ".join(f"--{name.replace('_', '-')}" for name in how)
+        given = " and ".join(f"--{name.replace('_', '-')}" for name in told)
         raise ValueError(f"{given}: expected a dkm; a {model.config.kind} has no such way to write")
-    how = dict(how)
-    if (factor := how.pop("write_noise", None)) is not None:
-        if model.config.read_noise == "shared":
-            wanted = "expected a model with a separate read noise; in this one reads would change"
-            raise ValueError(f"--write-noise: {wanted}")
-        model.memory.log_noise_var += math.log(factor)
-    model.config = dataclasses.replace(model.config, **how)
+    return model.writing._replace(**{TOLD[name]: value for name, value in told.items()})
 
 
 def table(score: Score, about: dict[str, Any]) -> str:
@@ -705,15 +701,14 @@ def system() -> dict[str, Any]:
 
 def place(path: Path) -> Path:
     """The checkpoint to describe: of a run's folder the last, which says how far the run has come."""
-    found = storage.find(path)
-    return found.with_name(storage.LAST) if storage.taken(path) else found
+    found = locate(path)
+    return found.with_name(LAST) if taken(path) else found
 
 
 def contents(path: Path) -> dict[str, Any]:
     """What a checkpoint says of itself, and how many numbers its model has."""
-    tensors, about = storage.load(path)
-    size = sum(x.numel() for name, x in tensors.items() if name.startswith("model."))
-    return {"file": str(path), "parameters": size, **about}
+    found = read_checkpoint(path)
+    return {"file": str(path), "parameters": found.parameters, **found.about}
 
 
 def lines(about: dict[str, Any], indent: str = "") -> str:

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import __version__, plain, storage
+from .. import __version__, plain
 from ..data import ClassImages
 from ..distributed import choose
 from ..files import atomic_write, check_writable, contents
 from ..models import Model, Recall
+from ..models.checkpoint import shipped
 from ..progress import bar
 from ..streams import say
 from ..subject import Subject as Subject
@@ -143,7 +144,7 @@ class Experiment:
         if self.out is not None:
             return self.out if self.out.suffix == ".json" else self.out / f"{self.NAME}.json"
         place = self.checkpoint[0]
-        if place in storage.shipped() or not Path(place).exists():
+        if place in shipped() or not Path(place).exists():
             folder = Path("runs") / file_name(place)
         else:
             folder = Path(place) if Path(place).is_dir() else Path(place).parent

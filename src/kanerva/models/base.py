@@ -5,6 +5,7 @@ A hook therefore sees (B, T, channels, height, width) and a State of tensors (B,
 config, a State, a few hooks and `kept`; CONTRIBUTING prints one whole.
 """
 
+import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -17,9 +18,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from .. import storage
+from .. import files
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
-from ..data import ClassImages
+from ..data import ClassImages, episodes, nearest
 from ..fields import to_dict
 from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood, dequantise
 from ..recall.trajectory import Recall as Recall
@@ -52,8 +53,6 @@ class BaseConfig:
     @classmethod
     def of_kind(cls, kind: str) -> "type[BaseConfig]":
         """The config of another kind of model."""
-        from . import find
-
         return find(kind).Config
 
 
@@ -398,6 +397,20 @@ class Model(nn.Module, ABC):
             raise ValueError(f"method: expected one of {', '.join(self.METHODS)}, got {name!r}")
         return name
 
+    def episodes(
+        self,
+        images: ClassImages,
+        batch: int,
+        length: int,
+        classes: int | None = None,
+        generator: torch.Generator | None = None,
+        distinct: bool = False,
+        change: Callable[[Tensor], Tensor] | None = None,
+    ) -> Float[Tensor, "batch length c h w"]:
+        """Draw episodes that are to be scored (`data.episodes`), change them if asked to, and dequantise them."""
+        x = episodes(images, batch, length, classes, generator, distinct)
+        return self.dequantise(x if change is None else change(x), generator)
+
     def dequantise(
         self, x: Float[Tensor, "*b c h w"], generator: torch.Generator | None = None
     ) -> Float[Tensor, "*b c h w"]:
@@ -407,8 +420,19 @@ class Model(nn.Module, ABC):
     def save(self, path: str | Path) -> None:
         """Write the model to one safetensors file, config included; `kanerva.load` reads it."""
         weights = self.state_dict()
-        storage.dtype(weights, str(path))  # what could not be loaded is not saved
-        storage.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
+        files.dtype_of(weights, str(path))  # what could not be loaded is not saved
+        files.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
+
+
+MODELS: dict[str, type[Model]] = {}
+"""Every model that goes through the harness, by name; models/__init__.py fills it."""
+
+
+def find(name: str) -> type[Model]:
+    """The model of a name; an unknown one is an error."""
+    if name not in MODELS:
+        raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {name!r}{nearest(name, MODELS)}")
+    return MODELS[name]
 
 
 def first(e: Any, count: int | None, T: int) -> Any:
@@ -543,6 +567,12 @@ class CodecModel(Codec, Model):
     def __init__(self, config: CodecModelConfig | None = None) -> None:
         Model.__init__(self, config)
         self.make(self._encoded(), self.AUTO)
+
+    def under(self, **changes: Any) -> "CodecModel":
+        """The same weights under a config with some other fields; this model stays as it is."""
+        other = copy.copy(self)
+        other.config = dataclasses.replace(self.config, **changes)
+        return other
 
     def _encoded(self) -> int:
         """How many numbers the encoder puts out: the code, unless a model wants more of it."""
