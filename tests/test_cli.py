@@ -24,14 +24,15 @@ from PIL import Image
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
-from kanerva import MODELS, PRESETS, CodecConfig, DataConfig, TrainConfig, files
+from kanerva import MODELS, PRESETS, CodecConfig, DataConfig, TrainConfig
 from kanerva.cli import COMMANDS, main
 from kanerva.commands import KINDS, Experiment, Train, parse
 from kanerva.data import load
 from kanerva.models import checkpoint
+from kanerva.support import tensors as storage
 from kanerva.train import saved_config
 from small import patterns, tiny
-from test_streams import EVIL, harmless
+from test_say import EVIL, harmless
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -393,7 +394,7 @@ def test_evaluate_writes_as_it_is_told(run: Path, capsys: pytest.CaptureFixture[
 
 
 def test_evaluate_writes_with_another_noise(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = kanerva.DKM(dataclasses.replace(kanerva.load(run).config, read_noise="own"))
+    own = kanerva.DKM(dataclasses.replace(kanerva.load(run).config, read_noise="own"))  # type: ignore[call-arg]
     own.save(tmp_path / "own.safetensors")
     images = json.loads((run / "config.json").read_text())["data"]["dataset"]
     flags = ["--dataset", images, "--images", "100", "--length", "5", "--json"]
@@ -493,7 +494,7 @@ def test_a_description_nested_deep_is_refused_by_its_file(
 ) -> None:
     note = '{"format": 2, "run":' + '{"a":' * 700 + "1" + "}" * 701
     x = {"model.x": torch.zeros(1)}
-    metadata = {"kanerva": note, "sha256": files.sha256(x, note)}
+    metadata = {"kanerva": note, "sha256": storage.sha256(x, note)}
     safetensors.torch.save_file(x, tmp_path / "deep.safetensors", metadata)
     text = refused(capsys, "info", str(tmp_path / "deep.safetensors"), "--json")
     assert text.startswith(
@@ -548,12 +549,12 @@ def test_files_cannot_write_to_the_terminal_what_they_like(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither by their names nor by what they say of themselves."""
-    whole = files.load(checkpoint.locate("omniglot"))
+    whole = storage.load(checkpoint.locate("omniglot"))
     place = tmp_path / "a.safetensors"
-    files.save(place, whole[0], {**whole[1], EVIL: {EVIL: EVIL}, "version": EVIL})
+    storage.save(place, whole[0], {**whole[1], EVIL: {EVIL: EVIL}, "version": EVIL})
     harmless(said(capsys, "info", str(place)))
     assert json.loads(said(capsys, "info", str(place), "--json"))[EVIL] == {EVIL: EVIL}
-    files.save(place, whole[0], {**whole[1], "model": {**whole[1]["model"], EVIL: 3}})
+    storage.save(place, whole[0], {**whole[1], "model": {**whole[1]["model"], EVIL: 3}})
     harmless(refused(capsys, "recall", str(place), str(tmp_path)))
     safetensors.torch.save_file({EVIL: torch.zeros(1)}, place)
     harmless(refused(capsys, "inspect", str(place)))

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import kanerva
-from kanerva import files
 from kanerva.app import report
 from kanerva.data import omniglot
 from kanerva.models.checkpoint import BEST, LAST
+from kanerva.support import files, tensors
 from small import tiny
 
 pytestmark = [pytest.mark.usefixtures("no_shape_checks"), pytest.mark.filterwarnings("ignore::UserWarning")]
@@ -80,10 +80,10 @@ class Damage(NamedTuple):
 
     def described(self, folder: Path) -> None:
         """Another description of a checkpoint, with a checksum that is right: somebody wrote it so."""
-        tensors, about = files.load(folder / LAST)
+        saved, about = tensors.load(folder / LAST)
         with contextlib.suppress(ValueError, RecursionError):
             about = json.loads(self.of(json.dumps(about).encode()))
-            files.save(folder / LAST, tensors, about)  # NaN and what is no dictionary cannot be written
+            tensors.save(folder / LAST, saved, about)  # NaN and what is no dictionary cannot be written
 
 
 WAYS = ("overwrite", "insert", "lose", "double", "blank", "end", "value")
@@ -105,7 +105,6 @@ def put_run(folder: Path) -> None:
     """A run that has ended: checkpoint, config and metrics. Its images lie beside it, and stay whole."""
     kanerva.train(tiny(folder.parent), folder)
     (folder / BEST).unlink()
-    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
 
 
 def put_checkpoint(folder: Path) -> None:

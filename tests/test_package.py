@@ -1,14 +1,17 @@
 """The package as it is imported: light until something is used, and complete then."""
 
+import itertools
 import pickle
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import kanerva
+from kanerva import cli
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,6 +48,15 @@ def test_files_are_there_when_they_are_used() -> None:
     assert out.split() == ["to_dict", "load", "True", "function", "function"]
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         _ = kanerva.nothing
+
+
+def test_the_core_needs_no_extra() -> None:
+    """With the modules of all extras missing, and what they bring along."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {extra: [re.split("[>;]", line)[0] for line in lines] for extra, lines in extras.items()}
+    assert sorted(names["app"]) == sorted(cli.APP)
+    missing = [name.replace("scikit-learn", "sklearn") for name in itertools.chain(*names.values())]
+    subprocess.run([sys.executable, ROOT / "tests/bare.py", *missing, "rich", "platformdirs"], check=True)
 
 
 def test_configs_can_be_pickled() -> None:

@@ -44,6 +44,7 @@ from kanerva.log import Log
 from kanerva.models.checkpoint import taken
 from kanerva.models.rivals.vae import VAEConfig
 from kanerva.step import Plan, Step, learning_rate, loss_of, plan_of, step_seed, update_average, why_not_captured
+from kanerva.support import tensors as storage
 from kanerva.train import NonFinite, advice, fit, interrupts, new_run, saved_config
 from small import metrics, patterns, tiny
 
@@ -51,7 +52,7 @@ pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
 
 def same_checkpoint(a: Path, b: Path) -> None:
-    (x, about_x), (y, about_y) = files.load(a), files.load(b)
+    (x, about_x), (y, about_y) = storage.load(a), storage.load(b)
     assert set(x) == set(y)
     assert [name for name in x if not torch.equal(x[name], y[name])] == []
     assert (about_x["step"], about_x["best"]) == (about_y["step"], about_y["best"])
@@ -102,7 +103,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(changes: dict[str, Any], tmp_path: Pa
     # the schedule must be that of the whole run: stop it after step 4, as Ctrl-C would
     stopped = dataclasses.replace(config, train=dataclasses.replace(config.train, save_every=4))
     halt(stopped, tmp_path / "parts", after=4)
-    assert files.load(tmp_path / "parts" / "last.safetensors")[1]["step"] == 4
+    assert storage.load(tmp_path / "parts" / "last.safetensors")[1]["step"] == 4
     kanerva.train(config, tmp_path / "parts", resume=True)
     same_checkpoint(tmp_path / "whole" / "last.safetensors", tmp_path / "parts" / "last.safetensors")
     assert without_clock(metrics(tmp_path / "whole")) == without_clock(metrics(tmp_path / "parts"))
@@ -154,14 +155,14 @@ def test_checkpoints_last_best_and_kept(tmp_path: Path) -> None:
     kanerva.train(tiny(tmp_path, keep_every=4), tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").glob("*.safetensors")}
     assert names == {"last.safetensors", "best.safetensors", "step-0000004.safetensors"}
-    assert files.load(tmp_path / "run" / "step-0000004.safetensors")[1]["step"] == 4
+    assert storage.load(tmp_path / "run" / "step-0000004.safetensors")[1]["step"] == 4
     model = kanerva.load(tmp_path / "run" / "last.safetensors")
     assert model.config.image == (1, 8, 8)
 
 
 def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
     kanerva.train(tiny(tmp_path, average=0.5), tmp_path / "run")
-    tensors, _ = files.load(tmp_path / "run" / "last.safetensors")
+    tensors, _ = storage.load(tmp_path / "run" / "last.safetensors")
     assert not torch.equal(tensors["average.memory.R0"], tensors["model.memory.R0"])
     assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.memory.R0"])
 
@@ -553,7 +554,7 @@ def test_a_compiled_codec_is_the_same_codec(tmp_path: Path, monkeypatch: pytest.
     assert compiled == []
     kanerva.train(tiny(tmp_path, compile="yes"), tmp_path / "run")
     assert len(compiled) == 2
-    a, b = (files.load(tmp_path / name / "last.safetensors")[0] for name in ("plain", "run"))
+    a, b = (storage.load(tmp_path / name / "last.safetensors")[0] for name in ("plain", "run"))
     assert set(a) == set(b)
     losses = [[row["loss"] for row in metrics(tmp_path / name) if "loss" in row] for name in ("plain", "run")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # float32, six steps
@@ -692,7 +693,7 @@ def test_a_nan_that_is_noticed_late_stops_the_run_on_cuda(
     config = tiny(tmp_path, device="cuda", capture=capture, log_every=100, evaluate_every=0, save_every=100)
     with pytest.raises(NonFinite, match=r"step 3: loss nan.*nonfinite.safetens"):
         kanerva.train(config, tmp_path / "run")
-    tensors, about = files.load(tmp_path / "run" / "nonfinite.safetensors")
+    tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
     assert about["step"] == 3
     assert int(tensors["optimizer.step.memory.R0"]) == 3
     assert not (tmp_path / "run" / "last.safetensors").exists()
@@ -742,7 +743,7 @@ def test_a_config_that_does_not_fit_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
     kanerva.train(longer, tmp_path / "run", resume=True)
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 8
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 8
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, *at: int) -> None:
@@ -765,10 +766,10 @@ def test_a_nan_stops_the_run_with_its_state_saved(tmp_path: Path, monkeypatch: p
         pytest.raises(NonFinite, match=r"step 3: loss nan.*nats nan.*nonfinite.safetens"),
     ):
         kanerva.train(tiny(tmp_path), tmp_path / "run")
-    tensors, about = files.load(tmp_path / "run" / "nonfinite.safetensors")
+    tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
     assert about["step"] == 3
     assert all(x.isfinite().all() for x in tensors.values())
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
 
 
 def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -783,7 +784,7 @@ def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path)
-    original = files.save
+    original = tensors.save
 
     def save(path: Path, tensors: Any, about: Any, **how: Any) -> None:
         if about["step"] == 4:
@@ -797,13 +798,13 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(OSError, match=r"No space left on device: .*last.safetensors could not be written"):
         kanerva.train(config, tmp_path / "run")
     monkeypatch.undo()
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
     assert list((tmp_path / "run").glob(".*.tmp")) == []
 
 
 def test_a_folder_removed_during_training_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a new folder with one file; nor is another run's folder of the same name written to."""
-    original, folder = files.save, tmp_path / "run"
+    original, folder = tensors.save, tmp_path / "run"
 
     def save(path: Path, tensors: Any, about: Any, **how: Any) -> None:
         original(path, tensors, about, **how)
@@ -905,11 +906,11 @@ def test_kill_9_leaves_a_checkpoint_that_loads(launcher: "subprocess.Popen[str]"
         folder = tmp_path / f"run{attempt}"
         status, _ = signalled(launcher, config, folder, signal.SIGKILL, "last.safetensors", 0.3 * moments.random())
         assert status == -signal.SIGKILL
-        _, about = files.load(folder / "last.safetensors")
+        _, about = storage.load(folder / "last.safetensors")
         assert about["step"] > 0
     goal = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=about["step"] + 2))
     kanerva.train(goal, folder, resume=True)
-    assert files.load(folder / "last.safetensors")[1]["step"] == about["step"] + 2
+    assert storage.load(folder / "last.safetensors")[1]["step"] == about["step"] + 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -920,7 +921,7 @@ def test_an_interrupted_run_saves_and_ends_cleanly(
     status, errors = signalled(launcher, config, tmp_path / "run", number, "metrics.jsonl", 0)
     assert status == 0, errors
     assert f"--resume {tmp_path / 'run'} goes on from here" in errors
-    step = files.load(tmp_path / "run" / "last.safetensors")[1]["step"]
+    step = storage.load(tmp_path / "run" / "last.safetensors")[1]["step"]
     assert metrics(tmp_path / "run")[-1]["step"] == step
 
 
@@ -963,7 +964,7 @@ def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
     assert process.stdout.readline().startswith("device: cpu")
     process.stdout.close()
     assert process.wait(120) == 0
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 30
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 30
     assert metrics(tmp_path / "run")[-1]["test"]["images"] >= 8
 
 
@@ -1119,18 +1120,20 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="damaged: its numbers or its description are not those that were written"):
         kanerva.load(path)
     assert kanerva.load(tmp_path / "run").config.rows == 4
-    tensors, about = files.load(tmp_path / "run" / "last.safetensors")
+    tensors, about = storage.load(tmp_path / "run" / "last.safetensors")
     few = {name: x for name, x in tensors.items() if not name.startswith("optimizer")}
-    files.save(tmp_path / "run" / "last.safetensors", few, {k: about[k] for k in ("model", "run", "step", "best")})
+    storage.save(
+        tmp_path / "run" / "last.safetensors", few, {k: about[k] for k in ("model", "run", "step", "best")}
+    )
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
     with pytest.raises(
         ValueError, match=r"state for log_weight_var: expected .*, got exp_avg, exp_avg_sq, step missing"
     ):
         kanerva.train(longer, tmp_path / "run", resume=True)
-    files.save(path, {**tensors, "model.memory.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
+    storage.save(path, {**tensors, "model.memory.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
     with pytest.raises(ValueError, match=r"R0: expected shape \(4, 6\), got \(3, 6\)"):
         kanerva.load(path)
-    files.save(path, {k: v for k, v in tensors.items() if k != "model.memory.R0"}, {"model": about["model"]})
+    storage.save(path, {k: v for k, v in tensors.items() if k != "model.memory.R0"}, {"model": about["model"]})
     with pytest.raises(ValueError, match=r"missing \['memory.R0'\]"):
         kanerva.load(path)
 
@@ -1179,9 +1182,9 @@ def test_a_checkpoint_that_cannot_be_resumed_says_why(
         step(number)
     run.step = 2
     run.save(path)
-    saved, description = files.load(path)
+    saved, description = storage.load(path)
     changed = {name: x for name, x in {**saved, **tensors}.items() if x is not None}
-    files.save(path, changed, {**description, **about})
+    storage.save(path, changed, {**description, **about})
     fresh, _ = new_step(config)
     before = [x.clone() for x in state(fresh)]
     with pytest.raises(ValueError, match=rf"a.safetensors: .*{message}"):
@@ -1196,7 +1199,7 @@ def test_numbers_that_json_can_hold_and_a_step_cannot_be(tmp_path: Path) -> None
         with pytest.raises(ValueError, match=r"x: (step|best): expected .*, got (inf|nan)"):
             checkpoint.progress(about, Path("x"))
         with pytest.raises(ValueError, match="not JSON compliant"):
-            files.save(tmp_path / "a.safetensors", {}, about)
+            storage.save(tmp_path / "a.safetensors", {}, about)
 
 
 def test_models_are_tried_on_the_usual_mazes() -> None:
@@ -1235,19 +1238,21 @@ def test_a_run_goes_on_with_the_same_images_alone(tmp_path: Path) -> None:
     kanerva.train(again, tmp_path / "another")  # the way out that the error names
     (tmp_path / "bits.npz").write_bytes(whole)
     kanerva.train(more, folder, resume=True)
-    assert files.load(folder / "last.safetensors")[1]["step"] == 4
+    assert storage.load(folder / "last.safetensors")[1]["step"] == 4
 
 
 def test_a_run_from_before_images_were_marked_goes_on(tmp_path: Path) -> None:
     config, folder = tiny(tmp_path, steps=2), tmp_path / "run"
     kanerva.train(config, folder)
-    tensors, about = files.load(folder / "last.safetensors")
+    tensors, about = storage.load(folder / "last.safetensors")
     assert tensors["data.train"].shape == (len(config.data.load()[0]), 2)
-    files.save(folder / "last.safetensors", {k: x for k, x in tensors.items() if not k.startswith("data.")}, about)
+    storage.save(
+        folder / "last.safetensors", {k: x for k, x in tensors.items() if not k.startswith("data.")}, about
+    )
     changed(tmp_path / "bits.npz", 0)
     more = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=4))
     kanerva.train(more, folder, resume=True)
-    assert files.load(folder / "last.safetensors")[1]["step"] == 4
+    assert storage.load(folder / "last.safetensors")[1]["step"] == 4
 
 
 @pytest.fixture
@@ -1275,7 +1280,7 @@ def test_a_score_that_rises_is_said(rising: Path, tmp_path: Path, capsys: pytest
 
 def test_a_run_stands_for_its_best_checkpoint(rising: Path, tmp_path: Path) -> None:
     kanerva.train(tiny(tmp_path, evaluate_every=2), rising)
-    steps = {path.stem: files.load(path)[1]["step"] for path in rising.glob("*.safetensors")}
+    steps = {path.stem: storage.load(path)[1]["step"] for path in rising.glob("*.safetensors")}
     assert steps == {"best": 4, "last": 6}
     assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "best.safetensors").R0)
     assert not torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "last.safetensors").R0)

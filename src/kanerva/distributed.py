@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from . import memory
 from .memory import MemoryState
 from .memory.moments import Whole
-from .streams import say
 from .support.checks import Variance
 from .support.door import public
+from .support.say import say
 
 
 class World(NamedTuple):

@@ -24,15 +24,15 @@ from .data import ClassImages, find
 from .distributed import World
 from .evaluate import Score, evaluate
 from .fields import from_dict
-from .files import contents
 from .likelihood import LEVEL, SURE
 from .log import Log
 from .models import MODELS, BaseConfig, load
 from .models.base import CodecModel, CodecModelConfig, Model, Preparation
 from .models.checkpoint import BEST, LAST, read
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
-from .streams import say
 from .support.checks import deep_checks
+from .support.files import contents
+from .support.say import say
 
 # Measured: results/training/colour-emoji.json.
 EXPECT = (

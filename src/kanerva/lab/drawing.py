@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from .. import __version__, plain
-from ..files import atomic_write, contents
 from ..spelling import nearest
+from ..support.files import atomic_write, contents
 from . import EXPERIMENTS, find, pictures
 from .runner import file_name
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from ..evaluate import evaluate, new_images
 from ..models import Model
-from ..progress import bar
+from ..support.say import bar
 from .drawing import look
 from .measures import PAPER, Task, fingerprint, holes, judge, mean, noisy, recall, task
 from .runner import Subject

@@ -25,11 +25,11 @@ from ..config import DataConfig, RunConfig
 from ..data import ClassImages, changes
 from ..distributed import choose
 from ..fields import from_dict
-from ..files import atomic_write, check_writable, contents
 from ..models import Model
 from ..models.checkpoint import Checkpoint, read, shipped, taken
-from ..streams import say, show
 from ..support import checks
+from ..support.files import atomic_write, check_writable, contents
+from ..support.say import say, show
 
 # Models
 
@@ -81,9 +81,9 @@ def sources(
     """What is at the places, and the images for each; nothing is made yet."""
     if not places:
         raise ValueError("checkpoint: expected at least one model, got none")
-    read = [source(place) for place in places]
-    usual = next((found.data for found in read if found.data is not None), DataConfig())
-    return [(found, (found.data or usual).other(dataset, data_dir)) for found in read]
+    found_all = [source(place) for place in places]
+    usual = next((found.data for found in found_all if found.data is not None), DataConfig())
+    return [(found, (found.data or usual).other(dataset, data_dir)) for found in found_all]
 
 
 def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | str = "cpu") -> Iterator[Subject]:

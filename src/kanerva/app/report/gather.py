@@ -7,11 +7,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ... import lab, plain
-from ...files import contents
 from ...lab.tables import is_number
 from ...models.checkpoint import LAST, locate, shipped
 from ...models.checkpoint import read as read_checkpoint
 from ...spelling import nearest
+from ...support.files import contents
 
 
 class Results(NamedTuple):
