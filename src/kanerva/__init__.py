@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from . import data, kernels, memory, nn
     from .checks import deep_checks
     from .codec import CodecConfig
-    from .config import PRESETS, DataConfig, RunConfig, TrainConfig
+    from .config import DataConfig, RunConfig, TrainConfig
     from .evaluate import Score, evaluate
     from .memory import MemoryState
     from .models import DKM, MODELS, DKMConfig, Model, Recall, Terms, create, load
+    from .presets import PRESETS
     from .train import train
 
     ModelConfig = DKMConfig
@@ -55,10 +56,11 @@ __all__ = [
 _SOURCES = {
     "checks": ("deep_checks",),
     "codec": ("CodecConfig",),
-    "config": ("PRESETS", "DataConfig", "RunConfig", "TrainConfig"),
+    "config": ("DataConfig", "RunConfig", "TrainConfig"),
     "evaluate": ("Score", "evaluate"),
     "memory": ("MemoryState",),
     "models": ("DKM", "MODELS", "DKMConfig", "Model", "Recall", "Terms", "create", "load"),
+    "presets": ("PRESETS",),
     "train": ("train",),
 }
 _SOURCE = {name: source for source, names in _SOURCES.items() for name in names}

@@ -216,16 +216,13 @@ def why_not_captured(config: TrainConfig, world: World) -> str | None:
     """Why steps are not captured; None if they are."""
     if world.device.type != "cuda":
         return f"the device is {world.device.type}"
-    return None if config.capture else "--no-capture"
+    return "--compute uncaptured" if "uncaptured" in config.compute else None
 
 
 def make_optimizer(model: Model, config: TrainConfig, world: World) -> torch.optim.Optimizer:
-    """Adam or AdamW, in the form that takes its learning rate from the device and can skip a step there."""
+    """Adam, in the form that takes its learning rate from the device and can skip a step there."""
     lr = torch.tensor(config.lr, device=world.device)
     capturable = why_not_captured(config, world) is None
-    if config.optimizer == "adamw":
-        decay = config.weight_decay
-        return torch.optim.AdamW(model.parameters(), lr, weight_decay=decay, fused=True, capturable=capturable)
     return torch.optim.Adam(model.parameters(), lr, fused=True, capturable=capturable)
 
 
@@ -259,10 +256,13 @@ def plan_of(config: TrainConfig, step: int) -> Plan:
     """What a step's episodes are like, the same in all processes; drawn on the host, which must know it."""
     host = torch.Generator().manual_seed(step_seed(config.seed, step, -1))
     length = config.lengths[int(torch.randint(len(config.lengths), (), generator=host))]
-    augment = config.augment and step < config.steps - round(config.unaugmented * config.steps)
-    if config.plain and float(torch.rand((), generator=host)) < config.plain:
+    augment = step < round(config.augment * config.steps)
+    if config.related is None:
         return Plan(length, None, 0, augment)
-    return Plan(length, config.classes, config.unwritten, augment)
+    classes, unwritten, share = config.related
+    if share < 1 and float(torch.rand((), generator=host)) < 1 - share:
+        return Plan(length, None, 0, augment)
+    return Plan(length, classes or None, unwritten, augment)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

@@ -49,9 +49,6 @@ class DKMConfig(CodecModelConfig):
     """Address-and-update rounds for each pattern written (the optional step of Algorithm 1)."""
     block: int = 1
     """Patterns addressed against the same memory and written at once; 1 is the paper."""
-    drawn: bool = False
-    """In training, read from a memory that is drawn from q(M), which makes L_T a strict bound. The paper reads from
-    its mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,6 +82,7 @@ class DKM(CodecModel, Parameters):
     METHODS = tuple(methods.METHODS)
     READ = methods.LeastSquares.NAME
     AUTO = True
+    BOUNDS = ("L", "strict", "B")
     Config = DKMConfig
 
     config: DKMConfig
@@ -99,6 +97,8 @@ class DKM(CodecModel, Parameters):
             self._begin_as_vae()
         self.backend: str = "auto"
         """How an episode is written; auto takes the fastest that fits."""
+        self.drawn = False
+        """Whether a loss reads from memories that are drawn from q(M) [bound strict]."""
 
     @property
     def weight_var(self) -> Float[Tensor, ""]:
@@ -342,9 +342,9 @@ class DKM(CodecModel, Parameters):
         return (*methods.options_of(method), "callback")
 
     def prepare(self, how: Preparation) -> None:
-        """Set the codec's precision, compile it, and say how to write."""
+        """Set the codec's precision, compile it, and say how to write, and from what a loss reads."""
         super().prepare(how)
-        self.backend = how.write
+        self.backend, self.drawn = how.write, how.drawn
 
     @classmethod
     def says(cls, config: DKMConfig, device: str, write: str) -> str:
@@ -394,7 +394,7 @@ class DKM(CodecModel, Parameters):
     @property
     def _draws(self) -> bool:
         """Whether images are read from memories that are drawn."""
-        return self.config.drawn and self.training
+        return self.drawn and self.training
 
     def _how(self) -> tuple[int, int, str]:
         return self.config.iterations, self.config.block, self.backend

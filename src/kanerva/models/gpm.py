@@ -55,7 +55,7 @@ class GPMConfig(CodecModelConfig):
     """K, the rows of the memory."""
     pseudo_inverse: Literal["iterated", "exact"] = "iterated"
     """iterated: seven Ben-Israel–Cohen steps (the paper), which damp small singular values. exact: a solve."""
-    memory: Literal["exact", "mean"] = "exact"
+    memory: Literal["exact", "mean"] = "mean"
     """exact: a true bound, with a memory that is drawn and charged. mean: M is a point, not charged (the paper)."""
     noise: Literal["charged", "released"] = "charged"
     """Noise of weights: as their KL charges it, or as the authors' program draws it, which is no bound."""

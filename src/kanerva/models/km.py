@@ -53,11 +53,11 @@ class KMConfig(CodecModelConfig):
 
     kind: ClassVar[str] = "km"
 
-    rows: int = 32
+    rows: int = 64
     """K, the rows of the memory; the paper has 64."""
     key: int = 50
     """S, the size of a key."""
-    memory: Literal["exact", "mean"] = "exact"
+    memory: Literal["exact", "mean"] = "mean"
     """exact: a true bound: KL(M) is charged, and that M is uncertain. mean: a point, not charged (the paper)."""
 
     def __post_init__(self) -> None:
