@@ -7,7 +7,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: test demo docs bench results mutants fuzz format clean
+.PHONY: test demo docs bench results fuzz format clean
 
 test: $(READY)
 	$(BIN)/ruff format --check .
@@ -32,10 +32,6 @@ bench: $(READY)
 # write the tables of the pages and draw their figures again, from the files in results/
 results: $(READY)
 	$(BIN)/python benchmarks/tables.py
-
-# break the memory line by line and see that a test notices, and that every test notices something
-mutants: $(READY)
-	$(BIN)/python tests/mutants.py
 
 # damage files at random and look for new counterexamples, for so many minutes; the seed is printed
 MINUTES ?= 2

@@ -17,7 +17,6 @@ from torch import Tensor
 
 import kanerva
 from fitted import CLASSES, MODELS, ROOT, loaded
-from kanerva import objective
 from kanerva.evaluate import MOST_NEW, WRITTEN, halves, summary
 from kanerva.experiments import base
 from kanerva.models import Model
@@ -40,7 +39,7 @@ def scored(
     for name, one in memories.items():
         terms = model.given(one, read, torch.Generator().manual_seed(0))
         assert terms is not None
-        found[name] = objective.nats(terms).double()
+        found[name] = terms.nats().double()
     return found
 
 

@@ -6,13 +6,13 @@ python benchmarks/convert.py FILE.safetensors …
 import sys
 from typing import Any
 
-from kanerva import storage
+from kanerva import files
 
 
-def main(files: list[str]) -> None:
+def main(paths: list[str]) -> None:
     """Save each file again; one that has been converted stays as it is."""
-    for file in files:
-        tensors, about = storage.load(file)
+    for path in paths:
+        tensors, about = files.load(path)
         now = dict(about)
         if "model" in now:
             now["model"] = model(now["model"])
@@ -20,10 +20,10 @@ def main(files: list[str]) -> None:
             drawn = run["model"].get("drawn", False)
             now["run"] = run | {"model": model(run["model"]), "train": train(run["train"], drawn)}
         if now != about:
-            storage.save(file, tensors, now)
-            after = storage.load(file)[0]
-            assert all(x.equal(after[name]) for name, x in tensors.items()), file
-            print(file)
+            files.save(path, tensors, now)
+            after = files.load(path)[0]
+            assert all(x.equal(after[name]) for name, x in tensors.items()), path
+            print(path)
 
 
 def model(old: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from kanerva import DKM, memory
 from kanerva.data import ClassImages, episodes
 from kanerva.evaluate import summary
 from kanerva.experiments import base
-from kanerva.memory import MemoryState
+from kanerva.memory import MemoryState, moments
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "results" / "models"
@@ -78,12 +78,12 @@ def strict(
     for _ in range(math.ceil(count / (BATCH * LENGTH))):
         x = model.dequantise(episodes(images, BATCH, LENGTH, None, generator), generator)
         state = model.write(x)
-        q = model.posterior(state, model.cue(x), model.inverse(state))
-        w, row = q.draw(generator), []
+        q = model.retriever(state).address(model.cue(x))
+        w, row = moments.draw(q, generator), []
         for c in scales:
             M = memory.sample(MemoryState(state.R, c * state.U), generator)
             lik = model.log_p(model.decode(memory.read(MemoryState(M, state.U), w)), x)
-            row.append((q.kl - lik).double().mean(-1) + kl_memory(model, state, c))
+            row.append((moments.kl_address(q) - lik).double().mean(-1) + kl_memory(model, state, c))
         rows.append(torch.stack(row))
     return torch.cat(rows, dim=1)
 

@@ -41,7 +41,7 @@ def main(device: str, files: list[str]) -> None:
 def scored(score: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
     """The row that a score belongs to, and what is to be said of its run."""
     place = score["checkpoint"]
-    _, _, about = models.read(place)
+    about = models.read(place).about
     if about["crc32"] != score["crc32"]:
         raise ValueError(
             f"{place}: expected the checkpoint that was scored, {score['crc32']}, got {about['crc32']}"

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 import kanerva
-from kanerva import report, storage, streams
+from kanerva import report, streams
 from kanerva.evaluate import mean_image_nats
 from kanerva.experiments.capacity import Capacity
 from kanerva.experiments.denoising import Denoising
 from kanerva.experiments.sampling import Sampling
+from kanerva.models import read
 
 FOLDER = Path("runs/demo")
 BOTH: dict[str, Any] = {"checkpoint": (str(FOLDER), "omniglot"), "dataset": "glyphs", "overwrite": True}
@@ -45,7 +46,7 @@ def main() -> None:
     began = time.perf_counter()
     kanerva.train(config, FOLDER, resume=last.exists())
     minutes = (time.perf_counter() - began) / 60
-    if storage.load(last)[1]["step"] < config.train.steps:  # Ctrl-C, which saved
+    if (read(last).step or 0) < config.train.steps:  # Ctrl-C, which saved
         raise KeyboardInterrupt
 
     model = kanerva.load(last)

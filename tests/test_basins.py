@@ -68,7 +68,7 @@ def test_the_radius_is_where_one_half_is_lost() -> None:
 def test_every_cue_is_compared_with_its_own_image(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """With recall that gives back its cue, and no noise, all are right, whichever were asked for."""
 
-    def nothing(self: DKM, state: Any, x: Tensor, steps: int, method: str) -> Recall:
+    def nothing(self: DKM, state: Any, x: Tensor, steps: int, method: str, generator: Any) -> Recall:
         asked.append(x)
         return Recall(x[None], torch.zeros(1, len(x), 4), torch.zeros(1, len(x)))
 
@@ -246,7 +246,6 @@ def test_a_recall_that_draws_leaves_cues_as_they_are(monkeypatch: pytest.MonkeyP
 
     asked: list[Tensor] = []
     drawn: list[float] = []
-    monkeypatch.setattr(Toy, "options", lambda *_: ("generator",))
     monkeypatch.setattr(Toy, "recall", noisy)
     who = toy()
     for methods in (("a",), ("a", "b")):

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from kanerva import DKM, DKMConfig, evaluate, memory, objective
+from kanerva import DKM, DKMConfig, evaluate, memory
 from kanerva.data import episodes
 from kanerva.experiments import capacity as experiment
 from kanerva.experiments.capacity import Capacity, measure, readout
 from kanerva.experiments.plots import capacity as plots
 from kanerva.experiments.tables import Share, point
+from kanerva.likelihood import bits_per_dimension
+from kanerva.models.base import NAMES
 from trials import SMALL, generator, images, run, subject, toy
 
 WORK = Capacity(lengths=(3, 6), classes=(2, 3), episodes=5)
@@ -51,7 +53,7 @@ def test_read_outs_are_compared_with_their_own_images() -> None:
     m, x = subject().model, episodes(images(), 3, 5, 2, generator())
     wrong, right, different = (values.tolist() for values in readout(m, x).values())
     for b in range(3):
-        state, _ = memory.write(m.prior(), m.encode(x[b]), m.noise_var)
+        state, _ = memory.write(m.blank(), m.encode(x[b]), m.noise_var)
         read = m.decode(memory.read(state, memory.address(m.encode(x[b]), state, m.noise_var))).mode()
         apart = [[int((one != other).sum()) for other in x[b]] for one in read]
         assert wrong[b] == pytest.approx(sum(apart[t][t] for t in range(5)) / 5)
@@ -99,7 +101,7 @@ def test_numbers_and_their_shape() -> None:
     assert (numbers["lengths"], numbers["classes"]) == ([3, 6], [2, 3])
     assert len(numbers["curves"]) == 2
     for curves in numbers["curves"]:
-        assert set(curves) == {*objective.NAMES, "distance", "right", "different"}
+        assert set(curves) == {*NAMES, "distance", "right", "different"}
         assert all(len(values["mean"]) == len(values["stderr"]) == 2 for values in curves.values())
     grey = dataclasses.replace(SMALL, likelihood="gaussian")
     assert result(config=grey)["unit"] == "RMS difference"
@@ -109,7 +111,7 @@ def test_images_that_are_not_binary_have_their_error_in_bits() -> None:
     """Nats of a density may be negative: the curve has to be inside of its axes."""
     numbers = result(config=dataclasses.replace(SMALL, likelihood="gaussian"))
     (nats, *_), (bits, *_) = (numbers["curves"][0][name]["mean"] for name in ("nats", "bits"))
-    assert bits == pytest.approx(objective.bits_per_dimension(nats, images().pixels[0].numel()), rel=1e-6)
+    assert bits == pytest.approx(bits_per_dimension(nats, images().pixels[0].numel()), rel=1e-6)
     assert Capacity.table(numbers).head[1] == "bits per dimension"
     for curves in numbers["curves"]:
         curves["nats"]["mean"] = [-9000.0, -8000.0]

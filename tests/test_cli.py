@@ -24,10 +24,11 @@ from PIL import Image
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
-from kanerva import MODELS, PRESETS, CodecConfig, DataConfig, TrainConfig, storage
+from kanerva import MODELS, PRESETS, CodecConfig, DataConfig, TrainConfig, files
 from kanerva.cli import COMMANDS, main
 from kanerva.commands import KINDS, Experiment, Train, parse
 from kanerva.data import load
+from kanerva.models import checkpoint
 from kanerva.train import saved_config
 from small import patterns, tiny
 from test_streams import EVIL, harmless
@@ -399,7 +400,7 @@ def test_evaluate_writes_with_another_noise(run: Path, tmp_path: Path, capsys: p
         for told in ([], ["--write-noise", "1"], ["--write-noise", "3"])
     )
     with torch.no_grad():
-        own.log_noise_var += math.log(3)
+        own.memory.log_noise_var += math.log(3)
     own.save(tmp_path / "noisy.safetensors")
     noisy = json.loads(said(capsys, "evaluate", str(tmp_path / "noisy.safetensors"), *flags))
     assert same["nats"] == first["nats"] != more["nats"] == noisy["nats"]
@@ -451,11 +452,12 @@ def test_a_script_with_code_of_its_own_finds_the_same_score(run: Path, capsys: p
         return h
 
     random = np.random.default_rng(0)
-    s2, var_w, var_u = (math.exp(float(p[f"log_{name}_var"])) for name in ("noise", "weight", "prior"))
+    names = ("memory.log_noise_var", "log_weight_var", "memory.log_prior_var")
+    s2, var_w, var_u = (math.exp(float(p[name])) for name in names)
     K, scores = 4, []
     for _ in range(800):
         x = test[random.integers(0, len(test), 5)]
-        z, R, U = encode(x).numpy(), p["R0"].numpy(), var_u * np.eye(K)
+        z, R, U = encode(x).numpy(), p["memory.R0"].numpy(), var_u * np.eye(K)
         for z_t in z:
             w = np.linalg.solve(R @ R.T + s2 * np.eye(K), R @ z_t)
             gain = U @ w / (w @ U @ w + s2)
@@ -489,7 +491,7 @@ def test_a_description_nested_deep_is_refused_by_its_file(
 ) -> None:
     note = '{"format": 2, "run":' + '{"a":' * 700 + "1" + "}" * 701
     x = {"model.x": torch.zeros(1)}
-    metadata = {"kanerva": note, "sha256": storage.sha256(x, note)}
+    metadata = {"kanerva": note, "sha256": files.sha256(x, note)}
     safetensors.torch.save_file(x, tmp_path / "deep.safetensors", metadata)
     text = refused(capsys, "info", str(tmp_path / "deep.safetensors"), "--json")
     assert text.startswith(
@@ -544,12 +546,12 @@ def test_files_cannot_write_to_the_terminal_what_they_like(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither by their names nor by what they say of themselves."""
-    whole = storage.load(storage.find("omniglot"))
+    whole = files.load(checkpoint.locate("omniglot"))
     place = tmp_path / "a.safetensors"
-    storage.save(place, whole[0], {**whole[1], EVIL: {EVIL: EVIL}, "version": EVIL})
+    files.save(place, whole[0], {**whole[1], EVIL: {EVIL: EVIL}, "version": EVIL})
     harmless(said(capsys, "info", str(place)))
     assert json.loads(said(capsys, "info", str(place), "--json"))[EVIL] == {EVIL: EVIL}
-    storage.save(place, whole[0], {**whole[1], "model": {**whole[1]["model"], EVIL: 3}})
+    files.save(place, whole[0], {**whole[1], "model": {**whole[1]["model"], EVIL: 3}})
     harmless(refused(capsys, "recall", str(place), str(tmp_path)))
     safetensors.torch.save_file({EVIL: torch.zeros(1)}, place)
     harmless(refused(capsys, "inspect", str(place)))

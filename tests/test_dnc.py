@@ -11,10 +11,10 @@ from torch.autograd import gradcheck
 
 import kanerva
 from cases import normal
-from kanerva import PRESETS, CodecConfig, objective
-from kanerva.models import dnc
+from kanerva import PRESETS, CodecConfig
 from kanerva.models.base import Preparation
-from kanerva.models.dnc import DNC, DNCConfig, DNCState, Reading
+from kanerva.models.rivals import dnc
+from kanerva.models.rivals.dnc import DNC, DNCConfig, DNCState, Reading
 
 SMALL = DNCConfig(image=(1, 6, 7), code=5, rows=6, heads=3, hidden=7, codec=CodecConfig((4, 6)))
 
@@ -199,7 +199,7 @@ def test_steps_of_writing() -> None:
     m, z = model(), 3 * normal(4, 5)
     state = slow = m.blank()
     for code in z:
-        state, slow = m.write_codes(state, code[None]), slow_step(m, slow, code)
+        state, slow = m.controller(state, m.controller.input(code)), slow_step(m, slow, code)
         for found, wanted in zip(state, slow, strict=True):
             torch.testing.assert_close(found, wanted)
 
@@ -207,7 +207,9 @@ def test_steps_of_writing() -> None:
 @torch.no_grad()
 def test_reading_is_the_same_equations_for_each_cue() -> None:
     m, z = model(), 3 * normal(4, 5)
-    state, c = m.write_codes(m.blank(), z), m.config
+    state, c = m.blank(), m.config
+    for code in z:
+        state = m.controller(state, m.controller.input(code))
     found, last = m.read(state, z)
     for q in range(4):
         hidden, cell = m.start
@@ -259,7 +261,7 @@ def test_long_episodes_stay_finite_in_float32(scale: float) -> None:
             weight.mul_(1.0 if name.startswith("recurrent") else scale)
     x = torch.cat([images(2, 100), torch.zeros(2, 50, *SMALL.image), torch.ones(2, 50, *SMALL.image)], 1).float()
     terms = m(x, torch.Generator().manual_seed(0))
-    objective.loss(terms).backward()
+    terms.loss().backward()
     assert bool(terms.log_lik.isfinite().all())
     assert [name for name, p in m.named_parameters() if p.grad is None or not bool(p.grad.isfinite().all())] == []
     with torch.no_grad():
@@ -363,15 +365,6 @@ def test_what_is_kept_is_the_state() -> None:
 
 
 @pytest.mark.usefixtures("no_shape_checks")
-def test_a_memory_of_mixed_parts_is_refused() -> None:
-    m, x = model(), images(2, 4)
-    state = m.write(x)
-    with pytest.raises(
-        ValueError, match=r"state: expected parts with the same batch axes, got \(2,\), \(\), \(2,\)"
-    ):
-        m.recall(state._replace(links=state.links[0]), x)
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [("heads", 0), ("hidden", 0), ("reads", 0), ("rows", 0), ("cue_noise", -0.1), ("cue_noise", 1.5)],
@@ -387,12 +380,12 @@ def test_a_step_of_writing_is_one_graph() -> None:
     """What `prepare` compiles, forward and backward."""
     m, x = model(), images(2, 3)
     m.prepare(Preparation(None, False, "auto"))
-    objective.loss(m(x)).backward()
+    m(x).loss().backward()
     plain = [p.grad for p in m.parameters()]
     m.zero_grad()
     torch.compiler.reset()
     m.controller.compile(fullgraph=True, backend="aot_eager")
-    objective.loss(m(x)).backward()
+    m(x).loss().backward()
     for p, wanted in zip(m.parameters(), plain, strict=True):
         torch.testing.assert_close(p.grad, wanted)
 

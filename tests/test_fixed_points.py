@@ -27,7 +27,7 @@ from kanerva.experiments.fixed_points import (
 )
 from kanerva.experiments.plots import fixed_points as plots
 from kanerva.likelihood import LEVEL
-from kanerva.recall.reader import Reader
+from kanerva.recall.retriever import Retriever
 from trials import COLOUR, images, model, run, subject
 
 SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), norm="group", activation="silu"))
@@ -44,7 +44,7 @@ def path(*cues: str) -> Tensor:
     return torch.tensor([[float(digit) for digit in cue] for cue in cues]).mT[..., None, None, None]
 
 
-def linear(size: float) -> tuple[Reader, Tensor, Tensor]:
+def linear(size: float) -> tuple[DKM, Retriever, Tensor, Tensor]:
     """A grey model with a linear codec and a random memory; J, of that spectral radius, and c of its J w + c."""
     m = model(dataclasses.replace(GREY, image=(1, 2, 3))).double().requires_grad_(False)
     state = MemoryState(0.3 * normal(4, 6, seed=2), torch.eye(4, dtype=torch.float64))
@@ -57,7 +57,7 @@ def linear(size: float) -> tuple[Reader, Tensor, Tensor]:
         layer.weight.data, layer.bias.data = weight, bias
     m.requires_grad_(False)
     J = torch.linalg.solve(A, state.R @ E @ D @ state.R.mT)
-    return Reader(m, state, m.inverse(state)), J, torch.linalg.solve(A, state.R @ c)
+    return m, m.retriever(state), J, torch.linalg.solve(A, state.R @ c)
 
 
 # recall by modes
@@ -146,7 +146,7 @@ def test_the_jacobian_is_that_of_finite_differences(config: DKMConfig) -> None:
     m = in_double(model(config))
     with torch.no_grad():
         state = m.write(images(config).images(torch.arange(6)).double())
-        at, w, step = Reader(m, state, m.inverse(state)), normal(3, 4), 1e-6
+        at, w, step = m.retriever(state), normal(3, 4), 1e-6
         moved = [
             (smooth_step(at, w + step * e) - smooth_step(at, w - step * e)) / (2 * step)
             for e in torch.eye(4, dtype=torch.float64)
@@ -158,17 +158,17 @@ def test_the_smooth_map_of_images_has_the_same_radius() -> None:
     """Read from images instead of weights: x → mean p(x | decoder(Rᵀ address(encoder(x)))), 64 numbers to 64."""
     m = in_double(model())
     state = m.write(images().images(torch.arange(6)).double())
-    at = Reader(m, state, m.inverse(state))
+    at = m.retriever(state)
     w = normal(1, 4)
     for _ in range(200):
         w = smooth_step(at, w)
-    x = at.decode(w).logits.sigmoid()
-    whole = torch.autograd.functional.jacobian(lambda y: at.decode(at.address(y)).logits.sigmoid(), x)
+    x = at.read(w).logits.sigmoid()
+    whole = torch.autograd.functional.jacobian(lambda y: at.read(at.find(y)).logits.sigmoid(), x)
     assert float(radius(jacobian(at, w))) == pytest.approx(float(radius(whole.reshape(64, 64))), rel=1e-6)
 
 
 def test_a_linear_model_has_the_jacobian_of_its_matrices() -> None:
-    at, J, c = linear(0.8)
+    _, at, J, c = linear(0.8)
     w = normal(5, 4, seed=3)
     torch.testing.assert_close(smooth_step(at, w), w @ J.mT + c)
     torch.testing.assert_close(jacobian(at, w), J.expand(5, 4, 4))
@@ -176,12 +176,12 @@ def test_a_linear_model_has_the_jacobian_of_its_matrices() -> None:
 
 
 def test_iteration_ends_at_the_fixed_point_where_there_is_a_stable_one() -> None:
-    at, J, c = linear(0.6)
+    m, at, J, c = linear(0.6)
     cues = 0.05 * normal(3, 1, 2, 3, seed=5)
-    found = settle(at.model, at.model, at.state, cues, 2 * cues, 200)
+    found = settle(m, m, at.state, cues, 2 * cues, 200)
     assert float(found.residual.max()) < 1e-8
     w = torch.linalg.solve(torch.eye(4, dtype=torch.float64) - J, c)
-    torch.testing.assert_close(found.x, at.decode(w.expand(3, 4)).mode())
+    torch.testing.assert_close(found.x, at.read(w.expand(3, 4)).mode())
     for radii in found.radius:
         assert radii.tolist() == pytest.approx([0.6] * 3)
 
@@ -191,8 +191,8 @@ def test_radii_are_taken_at_the_image_at_the_end_of_recall_and_at_the_end_of_ite
     m, x = model(), images().images(torch.arange(8))
     state = m.write(x[:4])
     found = settle(m, in_double(m), state, x[:4], x[4:], 3)
-    at, w = Reader(in_double(m), state.to(torch.float64), in_double(m).inverse(state.to(torch.float64))), []
-    w = [at.address(cues.double()) for cues in (x[:4], x[4:], x[:4])]
+    at, w = in_double(m).retriever(state.to(torch.float64)), []
+    w = [at.find(cues.double()) for cues in (x[:4], x[4:], x[:4])]
     for _ in range(3):
         w[2] = smooth_step(at, w[2])
     # the model itself computes in single precision
@@ -201,13 +201,13 @@ def test_radii_are_taken_at_the_image_at_the_end_of_recall_and_at_the_end_of_ite
     )
     residual = (smooth_step(at, w[2]) - w[2]).norm(dim=-1) / w[2].norm(dim=-1)
     torch.testing.assert_close(found.residual, residual, rtol=1e-3, atol=1e-6)
-    assert torch.equal(found.x, at.decode(w[2]).mode().float())
+    assert torch.equal(found.x, at.read(w[2]).mode().float())
 
 
 def test_iteration_does_not_end_where_there_is_none() -> None:
-    at, _, _ = linear(1.2)
+    m, at, _, _ = linear(1.2)
     cues = 0.05 * normal(3, 1, 2, 3, seed=5)
-    found = settle(at.model, at.model, at.state, cues, cues, 3)
+    found = settle(m, m, at.state, cues, cues, 3)
     assert float(found.residual.min()) > 1e-3
 
 

@@ -16,7 +16,7 @@ from cases import normal
 from kanerva import PRESETS, CodecConfig
 from kanerva.cli import main
 from kanerva.config import with_model
-from kanerva.models.gpm import GPM, GPMConfig, exact, iterated, kl_point, written
+from kanerva.models.rivals.gpm import GPM, GPMConfig, exact, iterated, kl_point, written
 from small import metrics, tiny
 
 SMALL = GPMConfig(image=(1, 6, 7), code=5, rows=4, codec=CodecConfig((4, 6)))
@@ -143,10 +143,10 @@ def test_the_bound_charges_what_is_drawn(config: GPMConfig) -> None:
     z = m.encode(x)
     M, kl_memory = m.write(x).M, None
     if config.memory == "exact":
-        q = Normal(M, m.memory_var.sqrt())
+        q = Normal(M, (0.5 * m.log_memory_var).exp())
         kl_memory = kl_divergence(q, Normal(m.M0, 1.0)).sum((-2, -1))
         M = M + q.stddev * torch.randn(2, 4, 5, generator=draws, dtype=x.dtype)
-    q_w = Normal(z @ inverse(M), m.weight_var.sqrt())
+    q_w = Normal(z @ inverse(M), (0.5 * m.log_weight_var).exp())
     w = q_w.mean + q_w.stddev * torch.randn(2, 3, 4, generator=draws, dtype=x.dtype)
     terms = m(x, generator(3))
     torch.testing.assert_close(terms.log_lik, m.decode(w @ M).log_prob(x))
@@ -171,7 +171,7 @@ def test_the_bound_is_below_the_likelihood() -> None:
         [m.decode(read.reshape(-1, 1)).log_prob(one.expand(101**2, *SMALL.image)) for one in x[:, 0]]
     )
     likelihood = (given + joint.flatten()).logsumexp(-1) + 2 * torch.tensor(12 / 100).log()
-    bound = kanerva.objective.bound(m(x.expand(1000, *x.shape), generator()))
+    bound = m(x.expand(1000, *x.shape), generator()).bound()
     error = 4 * bound.std(0) / 1000**0.5
     assert bool((bound.mean(0) < likelihood + error).all())
     # not by much: a lost half would show
@@ -183,15 +183,15 @@ def test_as_released_one_number_shifts_all_weights() -> None:
     m, x = model(RELEASED), images(RELEASED, 2, 3)
     M, z = m.write(x).M, m.encode(x)
     mean = z @ iterated(M)
-    shift = m.weight_var.sqrt() * torch.randn(2, 1, 1, generator=generator(3), dtype=x.dtype)
+    shift = (0.5 * m.log_weight_var).exp() * torch.randn(2, 1, 1, generator=generator(3), dtype=x.dtype)
     terms = m(x, generator(3))
     torch.testing.assert_close(terms.log_lik, m.decode((mean + shift) @ M).log_prob(x))
     # charged for K numbers all the same
-    each = kl_divergence(Normal(mean, m.weight_var.sqrt()), Normal(0.0, 1.0)).sum(-1)
+    each = kl_divergence(Normal(mean, (0.5 * m.log_weight_var).exp()), Normal(0.0, 1.0)).sum(-1)
     torch.testing.assert_close(terms.kl_weights, each)
     assert terms.kl_memory is None
     (other,) = m.extra_scores(x, generator(3)).values()
-    fair = m.terms(x, False, "charged", generator(3))
+    fair = m.given(m.write(x), x, generator(3))
     assert fair.kl_weights is not None
     torch.testing.assert_close(other, (fair.kl_weights - fair.log_lik).mean(-1))
 
@@ -240,7 +240,9 @@ def test_a_memory_of_another_size_is_refused() -> None:
     m, x = model(), images(SMALL, 2, 5)
     other = model(dataclasses.replace(SMALL, rows=3)).write(x)
     for call in (lambda: m.write(x, other), lambda: m.recall(other, x), lambda: m.sample(other, 2)):
-        with pytest.raises(ValueError, match=r"state\.M: expected shape \(\*b, 4, 5\), got \(2, 3, 5\)"):
+        with pytest.raises(
+            ValueError, match=r"state\.M: expected shape \(\*b, 4, 5\) with K = 4 as in the GPM, got \(2, 3, 5\)"
+        ):
             call()
     with pytest.raises(ValueError, match="batch axes: expected shapes that broadcast"):
         m.write(images(SMALL, 3, 5), m.write(x))
@@ -257,7 +259,7 @@ def test_long_episodes_stay_finite_in_float32(pseudo_inverse: Any, alike: bool) 
     m = GPM(dataclasses.replace(SMALL, rows=32, code=40, pseudo_inverse=pseudo_inverse))
     x = images(SMALL, 2, 200).float()
     x = x[:, :1].expand_as(x) if alike else x
-    kanerva.objective.loss(m(x, generator())).backward()
+    m(x, generator()).loss().backward()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in m.parameters())
     state = m.write(x, m.write(x))
     assert bool(m.recall(state, x[:, :3], 2).x.isfinite().all())

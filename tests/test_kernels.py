@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from cases import AWKWARD, case, normal
 from conftest import cuda
 from kanerva import MemoryState, deep_checks, kernels, memory
-from kanerva.kernels import Job, gram
+from kanerva.kernels import gram
 
 Size = tuple[tuple[int, ...], int, int, int]
 Pair = tuple[str, str]
@@ -105,6 +105,11 @@ def start(R: Tensor, U: Tensor, prior_var: Tensor) -> MemoryState:
     return MemoryState(R, memory.prior(R, prior_var).U + 0.5 * (U + U.mT))
 
 
+def flat(out: kernels.Stored, noise_var: Any, name: str, keys: int | None = None) -> tuple[Tensor, ...]:
+    """All that was stored, and the inverse of the memory that reads it, by the same backend."""
+    return *out.state, out.w, out.log_det, *kernels.inverse(out.state, noise_var, name, keys)
+
+
 def by_kernel(name: str, invert: bool = True) -> Callable[..., tuple[Tensor, ...]]:
     """R, U, w and, with invert, ln det U − ln det U0, A⁻¹ and ln det A⁻¹."""
 
@@ -113,8 +118,7 @@ def by_kernel(name: str, invert: bool = True) -> Callable[..., tuple[Tensor, ...
         if not invert:
             state, w = kernels.write(before, z, noise_var, backend=name)
             return *state, w
-        out = kernels.write_and_invert(before, z, noise_var, backend=name)
-        return *out.state, out.w, out.log_det, *out.inverse
+        return flat(kernels.store(before, z, noise_var, backend=name), noise_var, name)
 
     return call
 
@@ -292,11 +296,11 @@ def masked_keys(name: str) -> Callable[..., tuple[Tensor, ...]]:
         mask = torch.tensor([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool, device=R.device)
         padded = torch.where(mask[..., None], z, torch.nan)
         before = start(R, U, prior_var)
-        out = kernels.write_and_invert(before, padded, noise_var, backend=name, mask=mask, keys=5)
+        out = kernels.store(before, padded, noise_var, backend=name, mask=mask, keys=5)
         assert torch.equal(out.state.R[2], before.R[2])
         assert torch.equal(out.state.U[2], before.U[2])
         assert not out.w[~mask].any()
-        return *out.state, out.w, out.log_det, *out.inverse
+        return flat(out, noise_var, name, 5)
 
     return call
 
@@ -380,10 +384,9 @@ def test_a_variance_may_be_a_number(pair: Pair) -> None:
     dtype, _ = tolerance(name)
     c = case((2,), 3, 4, 2, device=device)
     state, z = c.state.to(dtype), c.z.to(dtype)
-    a = kernels.write_and_invert(state, z, 1, backend=name)
-    b = kernels.write_and_invert(state, z, torch.ones((), dtype=dtype, device=device), backend=name)
-    for x, y in zip((*a.state, a.w, a.log_det, *a.inverse), (*b.state, b.w, b.log_det, *b.inverse), strict=True):
-        assert torch.equal(x, y)
+    one = torch.ones((), dtype=dtype, device=device)
+    a, b = (flat(kernels.store(state, z, v, backend=name), v, name) for v in (1, one))
+    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 @pytest.mark.parametrize("pair", EVERY)
@@ -542,13 +545,11 @@ def test_what_cannot_be_is_nan_or_an_error(pair: Pair) -> None:
     c = case((2,), 3, 5, 2, device=device)
     state, z = c.state.to(dtype), c.z.to(dtype)
     with deep_checks(False):
-        out = kernels.write_and_invert(state, z, torch.tensor(-1e3, dtype=dtype, device=device), backend=name)
-        assert bool(out.inverse.P.isnan().all())
-        assert bool(out.state.R.isnan().all())
+        less = torch.tensor(-1e3, dtype=dtype, device=device)
+        assert bool(kernels.inverse(state, less, backend=name).P.isnan().all())
+        assert bool(kernels.store(state, z, less, backend=name).state.R.isnan().all())
     with deep_checks(True), pytest.raises(ValueError, match=r"expected finite values|positive definite"):
-        kernels.write_and_invert(
-            MemoryState(state.R * torch.finfo(dtype).max ** 0.6, state.U), z, 1.0, backend=name
-        )
+        kernels.store(MemoryState(state.R * torch.finfo(dtype).max ** 0.6, state.U), z, 1.0, backend=name)
     with deep_checks(True), pytest.raises(ValueError, match=r"expected finite values|positive definite"):
         kernels.inverse(MemoryState(state.R * torch.finfo(dtype).max ** 0.6, state.U), 1.0, backend=name)
 
@@ -629,7 +630,7 @@ def test_an_empty_episode_changes_nothing(pair: Pair) -> None:
     name, device = pair
     dtype, _ = tolerance(name)
     c = case((2,), 3, 5, 0, device=device)
-    out = kernels.write_and_invert(c.state.to(dtype), c.z.to(dtype), 0.3, backend=name)
+    out = kernels.store(c.state.to(dtype), c.z.to(dtype), 0.3, backend=name)
     assert torch.equal(out.state.R, c.state.R.to(dtype))
     assert torch.equal(out.state.U, c.state.U.to(dtype))
     assert out.w.shape == (2, 0, 3)
@@ -724,28 +725,28 @@ def test_writes_at_the_same_time(threads: Callable[[int], None]) -> None:
 
 
 JOBS = [
-    (Job("cuda", torch.float32, 32, 100), "triton"),
-    (Job("cuda", torch.float64, 32, 100), "gram"),
-    (Job("cuda", torch.float64, 100, 32), "reference"),
-    (Job("cpu", torch.float32, 32, 100), "cpu"),
-    (Job("cpu", torch.float64, 32, 100), "cpu"),
-    (Job("mps", torch.float32, 32, 100), "gram"),
-    (Job("cpu", torch.float32, 32, 100, iterations=2), "reference"),
-    (Job("cuda", torch.float32, 32, 100, block=2), "reference"),
-    (Job("cpu", torch.float32, 32, 100, plain=False), "reference"),
+    (("cuda", torch.float32, 32, 100), "triton"),
+    (("cuda", torch.float64, 32, 100), "gram"),
+    (("cuda", torch.float64, 100, 32), "reference"),
+    (("cpu", torch.float32, 32, 100), "cpu"),
+    (("cpu", torch.float64, 32, 100), "cpu"),
+    (("mps", torch.float32, 32, 100), "gram"),
+    (("cpu", torch.float32, 32, 100, "auto", 2), "reference"),
+    (("cuda", torch.float32, 32, 100, "auto", 1, 2), "reference"),
+    (("cpu", torch.float32, 32, 100, "auto", 1, 1, False), "reference"),
 ]
 
 
 @pytest.mark.parametrize(("job", "name"), JOBS, ids=str)
-def test_auto_takes_the_first_that_can(job: Job, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_first_that_can(job: tuple[Any, ...], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for part in ("NUMBA", "TRITON", "C_COMPILER"):
         monkeypatch.setattr(kernels, part, True)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    found, why = kernels.choose(job)
+    found, why = kernels.pick(*job)
     assert found == name
     # it says of every faster one why it was not taken
     assert all(f"{other}: " in why for other in kernels.BACKENDS[: kernels.BACKENDS.index(name)])
-    assert kernels.choose(job, name) == (name, "named")
+    assert kernels.pick(*job[:4], name, *job[5:]) == (name, "named")
 
 
 @pytest.mark.parametrize(("name", "device", "missing"), [("cpu", "cpu", "numba"), ("triton", "cuda", "triton")])
@@ -753,12 +754,11 @@ def test_auto_does_without_what_is_not_installed(
     name: str, device: str, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernels, missing.upper(), False)
-    job = Job(device, torch.float32, 32, 100)
-    found, why = kernels.choose(job)
+    found, why = kernels.pick(device, torch.float32, 32, 100)
     assert found == "gram"
     assert f"{missing} is not installed" in why
     with pytest.raises(ValueError, match=f"backend: {name} cannot be used here, {missing} is not installed"):
-        kernels.choose(job, name)
+        kernels.pick(device, torch.float32, 32, 100, name)
 
 
 @pytest.mark.parametrize("name", ["gram", "cpu", "triton"])
@@ -766,24 +766,14 @@ def test_auto_does_without_what_is_not_installed(
 def test_iterations_and_blocks_are_the_references(name: str, iterations: int, block: int) -> None:
     c = case((2,), 3, 5, 4)
     state, z = c.state.to(torch.float32), c.z.float()
-    for write in (kernels.write, kernels.write_and_invert):
+    for write in (kernels.write, kernels.store):
         with pytest.raises(ValueError, match=rf"{name} cannot .* iterations = 1 and block = 1, not {iterations} "):
             write(state, z, 0.3, iterations, block, backend=name)
-    assert "iterations" in str(kernels.why_not(name, state, z, iterations, block))
     (R, U), w = kernels.write(state, z, 0.3, iterations, block)
     expected, weights = memory.write(state, z, 0.3, iterations, block)
     assert torch.equal(R, expected.R)
     assert torch.equal(U, expected.U)
     assert torch.equal(w, weights)
-
-
-def test_why_not() -> None:
-    c = case((2,), 3, 5, 4)
-    assert kernels.why_not("reference", c.state, c.z, iterations=3) is None
-    assert kernels.why_not("gram", c.state, c.z) is None
-    assert kernels.why_not("cpu", c.state, c.z) == (None if HAS_NUMBA else "numba is not installed")
-    meta = MemoryState(*(x.to("meta") for x in c.state))
-    assert kernels.why_not("cpu", meta, c.z.to("meta")) == "the memory is on meta"
 
 
 @interpreted
@@ -798,7 +788,7 @@ def test_triton_is_not_for_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unknown_backend_is_named() -> None:
     c = case((2,), 3, 5, 4)
-    for write in (kernels.write, kernels.write_and_invert):
+    for write in (kernels.write, kernels.store):
         with pytest.raises(ValueError, match=r"backend: expected one of .*'triton'.*, got 'cuda'"):
             write(c.state, c.z, 0.3, backend="cuda")
     with pytest.raises(ValueError, match=r"backend: expected one of .*, got 'cuda'"):
@@ -816,7 +806,7 @@ def test_bad_input_is_named_as_memory_write_names_it(name: str) -> None:
 
 def test_an_empty_batch_is_the_references() -> None:
     c = case((0,), 3, 2, 4)
-    out = kernels.write_and_invert(c.state, c.z, c.noise_var)
+    out = kernels.store(c.state, c.z, c.noise_var)
     assert [x.shape for x in (*out.state, out.w, out.log_det)] == [(0, 3, 2), (0, 3, 3), (0, 4, 3), (0,)]
     with pytest.raises(ValueError, match="gram cannot be used here, the batch is empty"):
         kernels.write(c.state, c.z, c.noise_var, backend="gram")

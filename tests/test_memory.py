@@ -21,6 +21,7 @@ import kanerva
 import oracle
 from cases import AWKWARD, Case, case, normal
 from kanerva import MemoryState, memory
+from kanerva.memory import moments
 from oracle import array
 
 EXACT = {"rtol": 1e-11, "atol": 1e-11}
@@ -320,7 +321,7 @@ def test_kl_prior_is_the_divergence_from_a_prior() -> None:
     p = memory.prior(c.state.R[0], 0.7, (2,))
     q, _ = memory.write(p, c.z, c.noise_var)
     log_det = torch.linalg.slogdet(q.U).logabsdet - torch.linalg.slogdet(p.U).logabsdet
-    close(memory.kl_prior(q, c.state.R[0], 0.7, log_det), memory.kl_memory(q, p))
+    close(moments.kl_prior(q, c.state.R[0], 0.7, log_det), memory.kl_memory(q, p))
 
 
 @pytest.mark.parametrize(("batch", "K", "C", "T"), AWKWARD)
@@ -358,15 +359,16 @@ def test_full_weights_are_the_exact_posterior_in_code_space() -> None:
     cov = 0.25 * torch.linalg.inv(R @ R.mT / c.noise_var + torch.eye(4, dtype=R.dtype))
     q = MultivariateNormal(c.w, cov[:, None])
     p = MultivariateNormal(torch.zeros_like(c.w), torch.eye(4, dtype=R.dtype))
-    kl = memory.kl_weights_full(c.w, memory.inverse(c.state, c.noise_var), c.noise_var, 0.25)
-    torch.testing.assert_close(kl, kl_divergence(q, p))
+    found = moments.spread(c.w, c.state, c.noise_var, memory.inverse(c.state, c.noise_var))
+    torch.testing.assert_close(moments.kl_address(moments.scaled(found, 0.25)), kl_divergence(q, p))
 
 
 def test_full_weights_are_drawn_with_their_covariance() -> None:
     c = case(K=4, C=3, T=1)
     inverse = memory.inverse(c.state, c.noise_var)
     mean = normal(1, 4, seed=9).expand(100_000, 4)
-    w = memory.draw_weights_full(mean, c.state, inverse, c.noise_var, 0.25, torch.Generator().manual_seed(0))
+    q = moments.scaled(moments.spread(mean, c.state, c.noise_var, inverse), 0.25)
+    w = moments.draw(q, torch.Generator().manual_seed(0))
     # standard errors are √2/√100,000 = 0.0045 of the variances, which are at most 0.25
     close(w.mean(0), mean[0], atol=0.01, rtol=0)
     close(w.mT.cov(), 0.25 * c.noise_var * inverse.P, atol=0.005, rtol=0)

@@ -13,12 +13,21 @@ from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 import kanerva
 from cases import covariance_of, normal
-from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory, objective
+from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory
 from kanerva.codec import Down, Up
-from kanerva.likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise, middle
-from kanerva.models.gaussian import Gaussian as VaeGaussian
-from kanerva.models.vae import VAE, VAEConfig
-from kanerva.recall.reader import Reader
+from kanerva.likelihood import (
+    LEVEL,
+    Bernoulli,
+    Correlated,
+    Gaussian,
+    Likelihood,
+    bits_per_dimension,
+    dequantise,
+    middle,
+)
+from kanerva.memory import moments
+from kanerva.models.rivals.gaussian import Gaussian as VaeGaussian
+from kanerva.models.rivals.vae import VAE, VAEConfig
 
 SMALL = DKMConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
@@ -249,7 +258,7 @@ def test_dequantising_stays_within_a_level() -> None:
 
 def test_bits_per_dimension_of_the_paper() -> None:
     """The paper's −9046.5 nats for 32×32×3 values are its 2.75 bits."""
-    assert objective.bits_per_dimension(-9046.5, 3 * 32 * 32) == pytest.approx(2.75, abs=0.005)
+    assert bits_per_dimension(-9046.5, 3 * 32 * 32) == pytest.approx(2.75, abs=0.005)
 
 
 # terms and objectives
@@ -284,12 +293,12 @@ def test_objective_weighs_the_terms() -> None:
     terms = model()(binary(2, 6, 1, 9, 10), generator())
     log_lik, auto, kl_w, kl_m = (t.tolist() for t in terms)
     bounds = [sum(a - k for a, k in zip(log_lik[b], kl_w[b], strict=True)) - kl_m[b] for b in range(2)]
-    assert objective.bound(terms).tolist() == pytest.approx(bounds)
-    assert float(objective.loss(terms).detach()) == pytest.approx(
+    assert terms.bound().tolist() == pytest.approx(bounds)
+    assert float(terms.loss().detach()) == pytest.approx(
         -sum(bounds[b] / 6 + sum(auto[b]) / 6 for b in range(2)) / 2
     )
     nats = [sum(k - a for a, k in zip(log_lik[b], kl_w[b], strict=True)) / 6 for b in range(2)]
-    assert objective.nats(terms).tolist() == pytest.approx(nats)
+    assert terms.nats().tolist() == pytest.approx(nats)
 
 
 @pytest.mark.parametrize("weights", ["isotropic", "full"])
@@ -299,7 +308,7 @@ def test_every_parameter_gets_a_gradient(config: DKMConfig, weights: str, bound:
     m = model(dataclasses.replace(config, weights=weights))  # type: ignore[arg-type]
     x = binary(2, 4, *config.image)
     terms = m(x, generator()) if bound == "L" else m.online(x, 1, generator())[0]
-    objective.loss(terms).backward()
+    terms.loss().backward()
     assert [name for name, p in m.named_parameters() if p.grad is None or not bool(p.grad.abs().sum() > 0)] == []
 
 
@@ -321,11 +330,11 @@ def test_convolutions_as_products_are_convolutions(before: int, after: int, heig
 def test_drawn_weights_have_the_covariance_that_their_kl_charges(weights: str) -> None:
     m = model(dataclasses.replace(SMALL, weights=weights))  # type: ignore[arg-type]
     state = m.write(binary(6, 1, 9, 10))
-    w = m.draw_weights(torch.zeros(100_000, 5, dtype=torch.float64), state, m.inverse(state), generator())
+    w = moments.draw(m.retriever(state).around(torch.zeros(100_000, 5, dtype=torch.float64)), generator())
     if weights == "isotropic":
         cov = m.weight_var * torch.eye(5, dtype=torch.float64)
     else:
-        cov = m.weight_var * m.noise_var * m.inverse(state).P
+        cov = m.weight_var * m.noise_var * memory.inverse(state, m.noise_var).P
     # standard errors are √2/√100,000 = 0.0045 of the variances, which are at most 0.3
     torch.testing.assert_close(w.mT.cov(), cov.detach(), atol=0.01, rtol=0)
 
@@ -334,12 +343,12 @@ def test_one_pass_bound_is_that_of_the_paper() -> None:
     """B_T with the weights found while writing, KL(M_T ‖ M_T−1) and KL(M_T−1 ‖ prior) [eq. B_def]."""
     m, x = model(), binary(2, 6, 1, 9, 10)
     (terms,) = m.online(x, generator=generator(5))
-    z, prior = m.encode(x), m.prior((2,))
+    z, prior = m.encode(x), m.blank((2,))
     before, _ = memory.write(prior, z[:, :5], m.noise_var)
     state, w = memory.write(prior, z, m.noise_var)
     torch.testing.assert_close(terms.kl_memory, memory.kl_memory(state, before) + memory.kl_memory(before, prior))
     torch.testing.assert_close(terms.kl_weights, memory.kl_weights(w, m.weight_var))
-    read = memory.read(state, m.draw_weights(w, state, m.inverse(state), generator(5)))
+    read = memory.read(state, moments.draw(m.retriever(state).around(w), generator(5)))
     torch.testing.assert_close(terms.log_lik, m.decode(read).log_prob(x))
 
 
@@ -363,7 +372,7 @@ def test_nothing_is_an_episode_too() -> None:
     m = model()
     assert m.encode(binary(0, 1, 9, 10)).shape == (0, 7)
     state = m.write(binary(2, 0, 1, 9, 10))
-    torch.testing.assert_close(state, m.prior((2,)))
+    torch.testing.assert_close(state, m.blank((2,)))
     assert m.recall(state, binary(2, 0, 1, 9, 10), steps=2).x.shape == (2, 2, 0, 1, 9, 10)
 
 
@@ -462,24 +471,24 @@ BAD = {
     "another size": (
         lambda m, s: m.write(binary(2, 1, 8, 10)),
         ValueError,
-        r"x: expected images of shape .*9, 10.*got",
+        r"x: expected shape \(\*b, T, 1, 9, 10\) with h = 9 as in the DKM, got \(2, 1, 8, 10\)",
     ),
     "one image for an episode": (
         lambda m, s: m.write(binary(1, 9, 10)),
         ValueError,
-        r"x: expected images of shape \(\*b, T, 1, 9, 10\), got \(1, 9, 10\)",
+        r"x: expected shape \(\*b, T, 1, 9, 10\), got shape \(1, 9, 10\), which has too few axes; x\[None\] adds",
     ),
     "codes of another size": (
         lambda m, s: m.decode(normal(2, 5)),
         ValueError,
-        r"z: .* with C = 7 \(the model's code",
+        r"z: expected shape .* with C = 7 as in the DKM, got \(2, 5\)",
     ),
     "another dtype": (lambda m, s: m.write(binary(2, 1, 9, 10).float()), TypeError, r"x: expected torch.float64"),
     "bytes": (lambda m, s: m.write(255 * binary(2, 1, 9, 10)), ValueError, r"x: expected pixels on \[0, 1\].*255"),
     "NaN": (
         lambda m, s: m.write(math.nan * binary(2, 1, 9, 10)),
         ValueError,
-        r"x: expected pixels on \[0, 1\].*nan",
+        r"x: expected finite values, got 180 NaN or infinite",
     ),
     "no steps": (lambda m, s: m.recall(s, binary(2, 1, 9, 10), steps=0), ValueError, r"steps: .* got 0"),
     "no samples": (lambda m, s: m.sample(s, 0), ValueError, r"n: .* got 0"),
@@ -551,7 +560,7 @@ def test_a_linear_codec_has_gradients_from_the_start_and_is_not_rounded() -> Non
     m = DKM(LINEAR)
     m.begin_with(images)
     x = images.images(torch.arange(8))[None]
-    objective.loss(m(x, generator())).backward()
+    m(x, generator()).loss().backward()
     for part in (m.encoder.linear, m.encoder.out, m.decoder.linear, m.decoder.up[-1]):
         assert bool(part.weight.grad.any())  # type: ignore[union-attr]
     with torch.no_grad():
@@ -598,7 +607,7 @@ def own_noise(weights: str = "full") -> DKM:
     """A model whose two noises differ."""
     m = model(dataclasses.replace(SMALL, read_noise="own", weights=weights))
     with torch.no_grad():
-        m.log_noise_var.fill_(0.9)
+        m.memory.log_noise_var.fill_(0.9)
         m.log_read_var.fill_(-1.1)
     return m
 
@@ -608,7 +617,7 @@ def test_reads_have_the_noise_of_writes_unless_told() -> None:
     own.load_state_dict(shared.state_dict(), strict=False)
     assert {*own.state_dict()} - {*shared.state_dict()} == {"log_read_var"}
     with torch.no_grad():
-        for log_var in (shared.log_noise_var, own.log_noise_var, own.log_read_var):
+        for log_var in (shared.memory.log_noise_var, own.memory.log_noise_var, own.log_read_var):
             log_var.fill_(0.7)
     x = binary(2, 6, 1, 9, 10)
     for a, b in zip(shared(x, generator()), own(x, generator()), strict=True):
@@ -620,25 +629,26 @@ def test_reads_have_the_noise_of_writes_unless_told() -> None:
 def test_reads_with_a_noise_of_their_own_are_those_of_the_plain_form(weights: str, backend: str) -> None:
     """Written with one noise, read with the other; and both are learned."""
     m, x = own_noise(weights), binary(2, 6, 1, 9, 10)
-    m.backend = backend
+    m.memory.backend = backend
     terms = m(x, generator())
     z = m.encode(x)
-    state, _ = memory.write(m.prior((2,)), z, m.noise_var)
+    state, _ = memory.write(m.blank((2,)), z, m.noise_var)
     for a, b in zip(m.write(x), state, strict=True):
         torch.testing.assert_close(a, b)
-    w, inverse = memory.address(z, state, m.read_var), memory.inverse(state, m.read_var)
+    w = memory.address(z, state, m.read_var)
+    q = m.retriever(state).around(w)
     assert terms.kl_memory is not None
-    torch.testing.assert_close(terms.kl_memory, memory.kl_memory(state, m.prior((2,))))
-    torch.testing.assert_close(terms.kl_weights, m.kl_weights(w, inverse))
-    read = memory.read(state, m.draw_weights(w, state, inverse, generator()))
+    torch.testing.assert_close(terms.kl_memory, memory.kl_memory(state, m.blank((2,))))
+    torch.testing.assert_close(terms.kl_weights, moments.kl_address(q))
+    read = memory.read(state, moments.draw(q, generator()))
     torch.testing.assert_close(terms.log_lik, m.decode(read).log_prob(x))
     torch.testing.assert_close(m.given(state, x, generator()).log_lik, terms.log_lik)
     if weights == "full":  # the covariance of w given a code of that noise, times a scale
         cov = m.weight_var * memory.infer(z, state, m.read_var).cov
         exact = kl_divergence(MultivariateNormal(w, cov), MultivariateNormal(0 * w, torch.eye(5).double()))
         torch.testing.assert_close(terms.kl_weights, exact)
-    objective.loss(terms).backward()
-    for log_var in (m.log_noise_var, m.log_read_var):
+    terms.loss().backward()
+    for log_var in (m.memory.log_noise_var, m.log_read_var):
         assert log_var.grad is not None
         assert abs(float(log_var.grad)) > 1e-6
 
@@ -656,9 +666,9 @@ def test_reads_with_a_noise_of_their_own_leave_memories_open_to_look_into() -> N
 def test_recall_with_a_noise_of_reads_addresses_with_it() -> None:
     m, x = own_noise(), binary(2, 4, 1, 9, 10)
     state = m.write(x)
-    at = Reader.of(m, state)
+    at = m.retriever(state)
     w = memory.address(m.encode(x), state, m.read_var)
-    torch.testing.assert_close(at.address(x), w)
+    torch.testing.assert_close(at.find(x), w)
     torch.testing.assert_close(at.curvature(), memory.infer(m.encode(x), state, m.read_var).cov)
     torch.testing.assert_close(m.recall(state, x, steps=1, method="least-squares").w[0], w)
 
@@ -666,12 +676,11 @@ def test_recall_with_a_noise_of_reads_addresses_with_it() -> None:
 def test_a_drawn_memory_is_read_with_the_noise_of_reads() -> None:
     m, x = own_noise(), binary(2, 6, 1, 9, 10)
     state, z = m.write(x), m.encode(x)
-    w, inverse = memory.address(z, state, m.read_var), memory.inverse(state, m.read_var)
-    g = generator()
+    q, g = m.retriever(state).around(memory.address(z, state, m.read_var)), generator()
     M = memory.sample(state, g)
-    read = m.draw_weights(w, state, inverse, g) @ M
-    cost = (m.kl_weights(w, inverse) - m.decode(read).log_prob(x)).mean(-1)
-    wanted = cost + memory.kl_memory(state, m.prior((2,))) / 6
+    read = moments.draw(q, g) @ M
+    cost = (moments.kl_address(q) - m.decode(read).log_prob(x)).mean(-1)
+    wanted = cost + memory.kl_memory(state, m.blank((2,))) / 6
     torch.testing.assert_close(m.extra_scores(x, generator())["M drawn and charged"], wanted)
 
 
@@ -692,7 +701,7 @@ def trusting(weights: str = "full") -> DKM:
     """A model whose encoder trusts some numbers of a code more than others."""
     m = model(dataclasses.replace(SMALL, read_noise="image", weights=weights))
     with torch.no_grad():
-        m.log_noise_var.fill_(0.9)
+        m.memory.log_noise_var.fill_(0.9)
         m.log_read_var.fill_(-1.1)
         m.encoder.out.weight.normal_(0, 0.5, generator=generator(1))
     return m
@@ -703,10 +712,10 @@ def test_an_encoder_trusts_all_numbers_alike_at_first() -> None:
     """All are then read with one noise; draws have other numbers, since each image has a memory of its own."""
     m, x = model(dataclasses.replace(SMALL, read_noise="image")), binary(2, 6, 1, 9, 10)
     cue, state = m.cue(x), m.write(x)
-    assert cue.trust is not None
-    torch.testing.assert_close(cue.trust, torch.ones_like(cue.trust), rtol=1e-3, atol=0)  # var = ½ is 1e-4 off
-    w = memory.address(cue.seen, state, m.read_var / cue.trust.mean())
-    torch.testing.assert_close(m.posterior(state, cue, m.inverse(state)).mean, w)
+    assert cue.known is not None
+    torch.testing.assert_close(cue.known, torch.ones_like(cue.known), rtol=1e-3, atol=0)  # var = ½ is 1e-4 off
+    w = memory.address(cue.seen, state, m.read_var / cue.known.mean())
+    torch.testing.assert_close(m.retriever(state).address(cue).mean, w)
     assert torch.equal(cue.z, m.encode(x))
     torch.testing.assert_close(cue.seen, 2 * cue.z, rtol=1e-3, atol=0)  # mean (1 + 1 / trust)
 
@@ -720,12 +729,14 @@ def test_a_dkm_with_a_trust_begins_as_a_vae(rows: int) -> None:
     start = VAE(VAEConfig(image=SMALL.image, code=7, codec=SMALL.codec)).to(m.R0)
     start.encoder.out.bias[7:] = -2.0  # variances well below 1: where an image says nothing, trust stays above 0
     m.begin_as(start)
-    blank, q = m.blank((2,)), start.posterior(x)
+    blank, q = m.blank((2,)), VaeGaussian(*start.encoding(x).chunk(2, -1))
     assert torch.equal(m.R0, torch.eye(7, dtype=m.R0.dtype)[:rows])
     torch.testing.assert_close(m.encode(x), q.mean)
-    found = m.posterior(blank, m.cue(x), m.inverse(blank))
+    found = m.retriever(blank).address(m.cue(x))
     torch.testing.assert_close(found.mean, q.mean[..., :rows])
-    torch.testing.assert_close(found.kl, VaeGaussian(q.mean[..., :rows], q.log_var[..., :rows]).kl())
+    torch.testing.assert_close(
+        moments.kl_address(found), VaeGaussian(q.mean[..., :rows], q.log_var[..., :rows]).kl()
+    )
     if rows == 7:
         torch.testing.assert_close(memory.read(blank, found.mean), q.mean)
 
@@ -757,7 +768,7 @@ def test_a_linear_codec_leaves_the_first_trust_as_it_is() -> None:
     torch.manual_seed(0)
     m, x = DKM(config), torch.rand(40, 3, 8, 8, generator=generator()) * 2 - 1
     m.begin_with(kanerva.data.ClassImages.from_labels((x * 127 + 128).byte(), [0] * 40, binary=False))
-    trust = m.cue(x).trust
+    trust = m.cue(x).known
     assert trust is not None
     torch.testing.assert_close(trust, torch.ones_like(trust), rtol=1e-3, atol=0)
 
@@ -770,7 +781,7 @@ def test_a_model_begins_with_what_another_has_of_its_weights() -> None:
         assert torch.equal(dict(new.named_parameters())[name], value)
     assert float(new.log_read_var) == 0
     with pytest.raises(
-        ValueError, match=r"start: expected R0 of shape \(5, 7\), got \(6, 7\); usual cause: other fil"
+        ValueError, match=r"start: expected memory.R0 of shape \(5, 7\), got \(6, 7\); usual cause: other fil"
     ):
         new.begin_as(model(dataclasses.replace(SMALL, rows=6)))
     with pytest.raises(ValueError, match="start: expected a model that shares weights with a dkm, got nearest"):
@@ -782,18 +793,18 @@ def test_a_model_begins_with_what_another_has_of_its_weights() -> None:
 def test_trust_gives_the_exact_posterior_of_each_image(backend: str) -> None:
     """p(w | z) where every number of a code has a noise of its own, as one dense Gaussian, times the scale."""
     m, x = trusting(), binary(2, 6, 1, 9, 10)
-    m.backend = backend
+    m.memory.backend = backend
     state, cue = m.write(x), m.cue(x)
-    assert cue.trust is not None
-    assert float(cue.trust.max() / cue.trust.min()) > 2  # or there is nothing to see
-    q = m.posterior(state, cue, m.inverse(state))
-    precision = torch.einsum("bkc,btc,blc->btkl", state.R, cue.trust / m.read_var, state.R) + torch.eye(5).double()
-    mean = torch.linalg.solve(precision, torch.einsum("bkc,btc->btk", state.R, cue.seen * cue.trust / m.read_var))
+    assert cue.known is not None
+    assert float(cue.known.max() / cue.known.min()) > 2  # or there is nothing to see
+    q = m.retriever(state).address(cue)
+    precision = torch.einsum("bkc,btc,blc->btkl", state.R, cue.known / m.read_var, state.R) + torch.eye(5).double()
+    mean = torch.linalg.solve(precision, torch.einsum("bkc,btc->btk", state.R, cue.seen * cue.known / m.read_var))
     cov = m.weight_var * torch.linalg.inv(precision)
     torch.testing.assert_close(q.mean, mean)
     exact = kl_divergence(MultivariateNormal(mean, cov), MultivariateNormal(0 * mean, torch.eye(5).double()))
-    torch.testing.assert_close(q.kl, exact)
-    draws = torch.stack([q.draw(g) for g in [generator()] for _ in range(20_000)])
+    torch.testing.assert_close(moments.kl_address(q), exact)
+    draws = torch.stack([moments.draw(q, g) for g in [generator()] for _ in range(20_000)])
     # the standard error of a variance of 20,000 draws is 1 %, of a covariance no more than that of the variances
     size = cov.diagonal(dim1=-2, dim2=-1).sqrt()
     found = torch.einsum("sbtk,sbtl->btkl", draws - mean, draws - mean) / len(draws)
@@ -806,7 +817,7 @@ def test_a_model_that_trusts_learns_whom(weights: str) -> None:
     terms = m(x, generator(), written=4)
     state = m.write(x[:, :4])
     torch.testing.assert_close(m.given(state, x, generator()).log_lik, terms.log_lik)
-    objective.loss(terms).backward()
+    terms.loss().backward()
     grad = m.encoder.out.weight.grad
     assert grad is not None
     assert (grad[7:].abs().sum(1) > 1e-6).all()
@@ -817,14 +828,14 @@ def test_trust_stays_finite_whatever_the_encoder_says() -> None:
     with torch.no_grad():
         m.encoder.out.bias[7:] = torch.tensor([1e30, -1e30, 0, 50, -50, 1, 2])
     x = binary(2, 6, 1, 9, 10).float()
-    assert torch.isfinite(objective.nats(m(x, generator()))).all()
+    assert torch.isfinite(m(x, generator()).nats()).all()
 
 
 def test_recall_and_memories_of_a_model_that_trusts() -> None:
     """Recall goes by the same weights as the score; a memory can still be looked into."""
     m, x = trusting(), binary(5, 1, 9, 10)
     state = m.write(x[:4])
-    w = m.posterior(state, m.cue(x[:4]), m.inverse(state)).mean
+    w = m.retriever(state).find(x[:4])
     torch.testing.assert_close(m.recall(state, x[:4], steps=1, method="least-squares").w[0], w)
     assert not torch.allclose(w, memory.address(m.encode(x[:4]), state, m.read_var))
     assert m.contains(state, x).tolist() == [1, 1, 1, 1, 0]

@@ -13,7 +13,7 @@ from cases import normal
 from kanerva import data
 from kanerva.cli import main
 from kanerva.likelihood import LEVEL
-from kanerva.models.nearest import Nearest, NearestConfig, Stored, rounded
+from kanerva.models.rivals.nearest import Nearest, NearestConfig, Stored, rounded
 from small import patterns
 
 BITS = NearestConfig(image=(1, 5, 6))
@@ -105,7 +105,7 @@ def test_a_memory_grows() -> None:
     shared = model.write(x, model.write(x[0, :2]))  # one memory, written on in three ways
     assert torch.equal(shared.images, torch.cat([x[:1, :2].expand(3, -1, -1, -1, -1), x], dim=1))
     with pytest.raises(
-        ValueError, match=r"batch axes: expected shapes that broadcast, got \(3,\) of state, \(2,\) of x"
+        ValueError, match=r"batch axes: expected shapes that broadcast, got \(3,\) of state.images, \(2,\) of x"
     ):
         model.write(x[:2], model.write(x))
 
@@ -125,14 +125,18 @@ def test_bad_masks_are_refused() -> None:
     model, x = Nearest(BITS).double(), images(BITS, 3)
     state = Stored(x)
     for mask, error, message in (
-        ([1], TypeError, "mask: expected a tensor, got list"),
+        ([1], TypeError, "mask: expected a tensor .*, got list; torch.as_tensor makes one"),
         (
-            torch.ones(4, 1, 5, 6),
+            torch.ones(4, 1, 5, 6).double(),
             ValueError,
             r"mask: expected a shape that fits \(3, 1, 5, 6\), got \(4, 1, 5, 6\)",
         ),
-        (torch.ones(5, 1), ValueError, r"mask: expected a shape that fits \(3, 1, 5, 6\), got \(5, 1\)"),
-        (torch.full((5, 6), 0.5), ValueError, "mask: expected 1 for a pixel to trust and 0 for one that is lost"),
+        (torch.ones(5, 1).double(), ValueError, r"mask: expected shape \(…, 5, 6\) with w = 6 .*, got \(5, 1\)"),
+        (
+            torch.full((5, 6), 0.5).double(),
+            ValueError,
+            "mask: expected 1 for a pixel to trust and 0 for one that is lost",
+        ),
     ):
         with pytest.raises(error, match=message):
             model.recall(state, x, mask=mask)

@@ -10,7 +10,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import trials
 from cases import case as random_case
-from kanerva import DKM, DKMConfig, memory, objective
+from kanerva import DKM, DKMConfig, memory
 from kanerva.experiments.order import (
     Case,
     Order,
@@ -32,7 +32,7 @@ WORK = Order(length=5, episodes=3, orders=4, iterations=(1, 2), blocks=(1, 5))
 
 def model(config: DKMConfig = SMALL) -> DKM:
     m = trials.model(config).double().requires_grad_(False)
-    m.log_noise_var.fill_(-3.0)  # a memory that holds what is written, so that order matters
+    m.memory.log_noise_var.fill_(-3.0)  # a memory that holds what is written, so that order matters
     return m
 
 
@@ -60,7 +60,7 @@ def test_each_order_is_written_as_it_says(iterations: int, block: int) -> None:
     for o in range(4):
         for b in range(3):
             order = case.order[o, b]
-            state, w = memory.write(m.prior(), m.encode(case.x[b, order]), m.noise_var, iterations, block)
+            state, w = memory.write(m.blank(), m.encode(case.x[b, order]), m.noise_var, iterations, block)
             torch.testing.assert_close((written.state.R[o, b], written.state.U[o, b]), tuple(state))
             torch.testing.assert_close(written.w[o, b, order], w)
 
@@ -70,7 +70,7 @@ def test_conditioning_again_uses_the_weights_of_the_final_memory() -> None:
     first, again = write(m, case, 1, 1), write(m, case, 1, 1, again=True)
     w = memory.address(m.encode(case.x), first.state, m.noise_var)
     torch.testing.assert_close(again.w, w)
-    exact = memory.condition(m.prior((4, 3)), w, m.encode(case.x).expand(4, 3, 5, 6), m.noise_var)
+    exact = memory.condition(m.blank((4, 3)), w, m.encode(case.x).expand(4, 3, 5, 6), m.noise_var)
     torch.testing.assert_close(again.state, exact)
     assert not torch.allclose(first.state.R, again.state.R)
 
@@ -123,7 +123,7 @@ def test_spreads_by_hand() -> None:
     codes = z.numpy().reshape(15, 6)
     spread_of_codes = ((codes - codes.mean(0)) ** 2).sum() / 14
     assert numbers["error"] == pytest.approx(np.sqrt(((z.numpy() - reads) ** 2).sum(-1).mean() / spread_of_codes))
-    kl = memory.kl_memory(written.state, m.prior()).mean(0) / 5
+    kl = memory.kl_memory(written.state, m.blank()).mean(0) / 5
     assert numbers["kl_memory"]["mean"] == pytest.approx(float(kl.mean()))
     assert numbers["each"]["kl_memory"] == pytest.approx(kl.tolist())
 
@@ -148,7 +148,7 @@ def test_the_score_is_that_of_the_model(weights: str, read_noise: str) -> None:
     x, order = drawn(orders=2)
     order = torch.arange(5).expand_as(order)
     written = write(m, Case(x, order), 1, 1)
-    exact = objective.nats(m(x, generator(7)))
+    exact = m(x, generator(7)).nats()
     torch.testing.assert_close(nats(m, x, m.cue(x), written.state, 7), exact.expand(2, 3))
     found = compare(m, Case(x, order), written, 7)
     assert found["nats"]["mean"] == pytest.approx(float(exact.mean()))

@@ -31,7 +31,7 @@ def result(config: DKMConfig) -> dict[str, Any]:
 
 
 def written(x: Tensor) -> Written:
-    return Written(x, x, subject().model.prior())
+    return Written(x, x, subject().model.blank())
 
 
 # what samples are

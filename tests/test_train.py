@@ -29,19 +29,18 @@ from kanerva import (
     DataConfig,
     RunConfig,
     Score,
+    Terms,
     TrainConfig,
     checkpoint,
-    objective,
-    storage,
+    files,
 )
 from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
 from kanerva.fields import from_dict, to_dict
 from kanerva.log import Log
-from kanerva.models.nearest import NearestConfig
-from kanerva.models.vae import VAEConfig
+from kanerva.models.rivals.nearest import NearestConfig
+from kanerva.models.rivals.vae import VAEConfig
 from kanerva.step import Plan, Step, learning_rate, loss_of, plan_of, step_seed, why_not_captured
-from kanerva.terms import Terms
 from kanerva.train import NonFinite, advice, interrupts, new_run, saved_config, suited
 from small import metrics, patterns, tiny
 
@@ -49,7 +48,7 @@ pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
 
 def same_checkpoint(a: Path, b: Path) -> None:
-    (x, about_x), (y, about_y) = storage.load(a), storage.load(b)
+    (x, about_x), (y, about_y) = files.load(a), files.load(b)
     assert set(x) == set(y)
     assert [name for name in x if not torch.equal(x[name], y[name])] == []
     assert (about_x["step"], about_x["best"]) == (about_y["step"], about_y["best"])
@@ -104,7 +103,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(changes: dict[str, Any], tmp_path: Pa
     kanerva.train(config, tmp_path / "whole")
     # the schedule must be that of the whole run: stop it after step 4, as Ctrl-C would
     halt(config, tmp_path / "parts", after=4)
-    assert storage.load(tmp_path / "parts" / "last.safetensors")[1]["step"] == 4
+    assert files.load(tmp_path / "parts" / "last.safetensors")[1]["step"] == 4
     kanerva.train(config, tmp_path / "parts", resume=True)
     same_checkpoint(tmp_path / "whole" / "last.safetensors", tmp_path / "parts" / "last.safetensors")
     assert without_clock(metrics(tmp_path / "whole")) == without_clock(metrics(tmp_path / "parts"))
@@ -141,9 +140,9 @@ def test_metrics_report_every_term(tmp_path: Path) -> None:
 
 def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
     kanerva.train(tiny(tmp_path, average=0.5), tmp_path / "run")
-    tensors, _ = storage.load(tmp_path / "run" / "last.safetensors")
-    assert not torch.equal(tensors["average.R0"], tensors["model.R0"])
-    assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.R0"])
+    tensors, _ = files.load(tmp_path / "run" / "last.safetensors")
+    assert not torch.equal(tensors["average.memory.R0"], tensors["model.memory.R0"])
+    assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.memory.R0"])
 
 
 def test_the_seed_decides(tmp_path: Path) -> None:
@@ -223,7 +222,7 @@ def test_what_is_read_but_not_written_is_in_the_loss(tmp_path: Path) -> None:
     assert read is not None
     assert kl_memory is not None
     assert read.log_lik_auto is not None
-    wanted = objective.given(read).sum(-1) + kl_memory
+    wanted = read.each().sum(-1) + kl_memory
     torch.testing.assert_close(loss, (wanted / 5 - read.log_lik_auto.mean(-1)).mean())
 
 
@@ -290,7 +289,7 @@ def test_what_a_kind_of_model_does_not_have_is_refused(change: dict[str, Any], t
 
 def test_without_l_ae_an_infinite_one_does_not_count() -> None:
     terms = Terms(torch.tensor([[-2.0]]), torch.tensor([[-math.inf]]), torch.tensor([[1.0]]), torch.tensor([0.5]))
-    assert float(objective.loss(terms, 0.0)) == 3.5
+    assert float(terms.loss(0.0)) == 3.5
 
 
 def test_options_that_a_data_set_does_not_have_are_refused(tmp_path: Path) -> None:
@@ -550,9 +549,9 @@ def test_a_nan_that_is_noticed_late_stops_the_run_on_cuda(
     config = tiny(tmp_path, device="cuda", compute=compute, evaluate_images=0, evaluate_every=100)
     with pytest.raises(NonFinite, match=r"step 3: loss nan.*nonfinite.safetens"):
         kanerva.train(config, tmp_path / "run")
-    tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
+    tensors, about = files.load(tmp_path / "run" / "nonfinite.safetensors")
     assert about["step"] == 3
-    assert int(tensors["optimizer.step.R0"]) == 3
+    assert int(tensors["optimizer.step.memory.R0"]) == 3
     assert not (tmp_path / "run" / "last.safetensors").exists()
 
 
@@ -594,7 +593,7 @@ def test_a_config_that_does_not_fit_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
     kanerva.train(longer, tmp_path / "run", resume=True)
-    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 8
+    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 8
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, *at: int) -> None:
@@ -617,10 +616,10 @@ def test_a_nan_stops_the_run_with_its_state_saved(tmp_path: Path, monkeypatch: p
         pytest.raises(NonFinite, match=r"step 3: loss nan.*nats nan.*nonfinite.safetens"),
     ):
         kanerva.train(tiny(tmp_path), tmp_path / "run")
-    tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
+    tensors, about = files.load(tmp_path / "run" / "nonfinite.safetensors")
     assert about["step"] == 3
     assert all(x.isfinite().all() for x in tensors.values())
-    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
+    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
 
 
 def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -635,7 +634,7 @@ def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, evaluate_images=0)
-    original = storage.save
+    original = files.save
 
     def save(path: Path, tensors: Any, about: Any, **how: Any) -> None:
         if about["step"] == 4:
@@ -645,11 +644,11 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage, "save", save)
+    monkeypatch.setattr(files, "save", save)
     with pytest.raises(OSError, match=r"No space left on device: .*last.safetensors could not be written"):
         kanerva.train(config, tmp_path / "run")
     monkeypatch.undo()
-    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
+    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
     assert list((tmp_path / "run").glob(".*.tmp")) == []
 
 
@@ -753,11 +752,11 @@ def test_kill_9_leaves_a_checkpoint_that_loads(launcher: "subprocess.Popen[str]"
         folder = tmp_path / f"run{attempt}"
         status, _ = signalled(launcher, config, folder, signal.SIGKILL, "last.safetensors", 0.3 * moments.random())
         assert status == -signal.SIGKILL
-        _, about = storage.load(folder / "last.safetensors")
+        _, about = files.load(folder / "last.safetensors")
         assert about["step"] > 0
     goal = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=about["step"] + 2))
     kanerva.train(goal, folder, resume=True)
-    assert storage.load(folder / "last.safetensors")[1]["step"] == about["step"] + 2
+    assert files.load(folder / "last.safetensors")[1]["step"] == about["step"] + 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -768,7 +767,7 @@ def test_an_interrupted_run_saves_and_ends_cleanly(
     status, errors = signalled(launcher, config, tmp_path / "run", number, "metrics.jsonl", 0)
     assert status == 0, errors
     assert f"--resume {tmp_path / 'run'} goes on from here" in errors
-    step = storage.load(tmp_path / "run" / "last.safetensors")[1]["step"]
+    step = files.load(tmp_path / "run" / "last.safetensors")[1]["step"]
     assert 0 <= step - metrics(tmp_path / "run")[-1]["step"] < config.train.log_every
 
 
@@ -811,7 +810,7 @@ def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
     assert process.stdout.readline().startswith("device: cpu")
     process.stdout.close()
     assert process.wait(120) == 0
-    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 30
+    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 30
     assert metrics(tmp_path / "run")[-1]["test"]["images"] >= 8
 
 
@@ -886,14 +885,30 @@ def test_a_config_that_is_wrong_is_named(change: dict[str, Any], message: str) -
 @pytest.mark.parametrize(
     ("tensors", "about", "message"),
     [
-        ({"optimizer.exp_avg_sq.R0": None}, {}, r"state for R0: expected .*, got exp_avg_sq missing"),
-        ({"optimizer.step.R0": torch.zeros(2)}, {}, r"state for R0: step: expected shape \(\), got \(2,\)"),
-        ({"optimizer.exp_avg.R0": torch.zeros(4, 5)}, {}, r"state for R0: exp_avg: expected shape \(4, 6\)"),
-        ({"optimizer.exp_avg.R0": torch.full((4, 6), torch.nan)}, {}, "state for R0: exp_avg: expected finite"),
+        ({"optimizer.exp_avg_sq.memory.R0": None}, {}, r"state for memory.R0: expected .*, got exp_avg_sq missing"),
+        (
+            {"optimizer.step.memory.R0": torch.zeros(2)},
+            {},
+            r"state for memory.R0: step: expected shape \(\), got \(2,\)",
+        ),
+        (
+            {"optimizer.exp_avg.memory.R0": torch.zeros(4, 5)},
+            {},
+            r"state for memory.R0: exp_avg: expected shape \(4, 6\)",
+        ),
+        (
+            {"optimizer.exp_avg.memory.R0": torch.full((4, 6), torch.nan)},
+            {},
+            "state for memory.R0: exp_avg: expected finite",
+        ),
         ({"averaged": torch.zeros(3)}, {}, r"averaged: expected shape \(\), got \(3,\)"),
         ({"averaged": torch.tensor(1.5)}, {}, "averaged: expected torch.int64, got torch.float32"),
-        ({"average.R0": torch.zeros(4, 6, dtype=torch.int32)}, {}, "R0: expected torch.float32, got torch.int32"),
-        ({"model.R0": torch.full((4, 6), torch.inf)}, {}, "R0: expected finite values, got 24"),
+        (
+            {"average.memory.R0": torch.zeros(4, 6, dtype=torch.int32)},
+            {},
+            "R0: expected torch.float32, got torch.int32",
+        ),
+        ({"model.memory.R0": torch.full((4, 6), torch.inf)}, {}, "R0: expected finite values, got 24"),
         ({}, {"step": True}, "step: expected a whole number from 0 to 2.53, got True"),
         ({}, {"step": 10**30}, "step: expected a whole number .*, got 1000000"),
         ({}, {"step": -1}, "step: expected a whole number .*, got -1"),
@@ -911,9 +926,9 @@ def test_a_checkpoint_that_cannot_be_resumed_says_why(
         step(number)
     run.step = 2
     run.save(path)
-    saved, description = storage.load(path)
+    saved, description = files.load(path)
     changed = {name: x for name, x in {**saved, **tensors}.items() if x is not None}
-    storage.save(path, changed, {**description, **about})
+    files.save(path, changed, {**description, **about})
     fresh, _ = new_step(config)
     before = [x.clone() for x in state(fresh)]
     with pytest.raises(ValueError, match=rf"a.safetensors: .*{message}"):
@@ -958,7 +973,7 @@ def test_a_run_goes_on_with_the_same_images_alone(tmp_path: Path) -> None:
     kanerva.train(again, tmp_path / "another")  # the way out that the error names
     (tmp_path / "bits.npz").write_bytes(whole)
     kanerva.train(more, folder, resume=True)
-    assert storage.load(folder / "last.safetensors")[1]["step"] == 4
+    assert files.load(folder / "last.safetensors")[1]["step"] == 4
 
 
 @pytest.fixture
@@ -981,7 +996,7 @@ def test_a_score_that_rises_is_said_and_the_best_checkpoint_stands_for_the_run(
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("score has risen") == 1
     assert "has risen: it was 10.00 at step 4, kept in best.safetensors" in said
-    steps = {path.stem: storage.load(path)[1]["step"] for path in rising.glob("*.safetensors")}
+    steps = {path.stem: files.load(path)[1]["step"] for path in rising.glob("*.safetensors")}
     assert steps == {"best": 4, "last": 6}
     assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "best.safetensors").R0)
     (rising / "best.safetensors").unlink()

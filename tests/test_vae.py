@@ -16,7 +16,7 @@ from cases import normal
 from kanerva import PRESETS, CodecConfig
 from kanerva.cli import main
 from kanerva.config import with_model
-from kanerva.models.vae import VAE, VAEConfig
+from kanerva.models.rivals.vae import VAE, VAEConfig
 from small import metrics, tiny
 
 SMALL = VAEConfig(image=(1, 6, 7), code=5, codec=CodecConfig((4, 6)))
@@ -84,7 +84,7 @@ def test_importance_comes_to_the_likelihood() -> None:
     assert float(error.max()) < 0.3
     assert bool((single.mean(0) < some.mean(0)).all())
     assert bool((some.mean(0) < exact + error).all())
-    bound = -kanerva.objective.given(m(often, generator(1))).mean(0)
+    bound = -m(often, generator(1)).each().mean(0)
     assert bool(((bound - single.mean(0)).abs() < 4 * single.std(0) / 200**0.5).all())
 
 

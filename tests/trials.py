@@ -2,16 +2,19 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from kanerva import DKM, CodecConfig, DKMConfig, Model, Recall, Terms
+from kanerva import DKM, CodecConfig, DKMConfig, Model, Terms
 from kanerva.data import ClassImages
 from kanerva.experiments.base import Experiment, Subject
-from kanerva.models import BaseConfig
+from kanerva.models.base import BaseConfig, Hints
+from kanerva.recall.trajectory import Snapshot
 
 SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
@@ -24,14 +27,14 @@ def generator(seed: int = 0) -> torch.Generator:
 def model(config: DKMConfig = SMALL) -> DKM:
     torch.manual_seed(0)
     m = DKM(config).eval()
-    m.backend = "reference"  # which need not be compiled
+    m.memory.backend = "reference"  # which need not be compiled
     return m
 
 
 class Shelf(NamedTuple):
     """Images, as they came."""
 
-    x: Tensor
+    x: Float[Tensor, "*#b T c h w"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,36 +48,26 @@ class Toy(Model):
     TITLE = "Toy with a shelf"
     METHODS = ("copy",)
     UNTRAINED = True
-    Config = ToyConfig
+    Config, State = ToyConfig, Shelf
 
     def __init__(self, config: BaseConfig | None = None) -> None:
         super().__init__(config)
         self.register_buffer("log_grey_var", torch.tensor(0.0))
 
-    def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Terms:
+    def _blank(self, batch: int) -> Shelf:
+        return Shelf(self.like.new_zeros(batch, 0, *self.config.image))
+
+    def _write(self, e: Tensor, state: Shelf) -> Shelf:
+        return Shelf(torch.cat([state.x, e], 1))
+
+    def _terms(self, state: Shelf, x: Tensor, e: Tensor, generator: Any) -> Terms:
         return Terms(-x.flatten(-3).sum(-1))
 
-    def write(self, x: Tensor, state: Shelf | None = None) -> Shelf:
-        return Shelf(x if state is None else torch.cat([state.x, x], -4))
+    def _path(self, state: Shelf, x: Tensor, method: str, hints: Hints) -> Iterator[Snapshot]:
+        yield Snapshot(x if hints.mask is None else x * hints.mask)
 
-    def recall(
-        self, state: Shelf, x: Tensor, steps: int = 15, method: str | None = None, mask: Tensor | None = None
-    ) -> Recall:
-        self.method(method)
-        return Recall((x if mask is None else x * mask).expand(steps, *x.shape))
-
-    def sample(
-        self,
-        state: Shelf,
-        n: int,
-        steps: int = 15,
-        generator: torch.Generator | None = None,
-        method: str | None = None,
-    ) -> Recall:
-        return self.recall(state, state.x[torch.randint(len(state.x), (n,), generator=generator)], steps, method)
-
-    def options(self, method: str) -> tuple[str, ...]:
-        return ("mask",)
+    def _drawn(self, state: Shelf, n: int, method: str, hints: Hints) -> Iterator[Snapshot]:
+        yield Snapshot(state.x[:, torch.randint(state.x.shape[1], (n,), generator=hints.generator)])
 
     def kept(self, length: int) -> int:
         return length * int(np.prod(self.config.image))

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import __version__, checks, experiments, plain, spelling, storage, streams
+from . import __version__, experiments, plain, spelling, streams
 from .config import DataConfig, RunConfig, with_model
 from .data import ClassImages
 from .data.images import is_image, is_sheet, write_sheet
@@ -29,10 +29,14 @@ from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
 from .models.base import CodecModelConfig
+from .models.checkpoint import BEST, LAST, load_state, locate, save_state, taken
+from .models.checkpoint import read as read_checkpoint
 from .presets import PRESETS
 from .progress import bar
 from .streams import printable, show
 from .subject import find
+from .support import checks
+from .support.linalg import together
 from .train import FEW, saved_config, train
 
 
@@ -50,7 +54,7 @@ class Train:
         score = train(self.config, self.out, self.resume)
         if score is not None:
             nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image{score.in_bits}"
-            show(f"{nats}; {self.out}/{storage.LAST}{better(self.out, score)}")
+            show(f"{nats}; {self.out}/{LAST}{better(self.out, score)}")
         elif first():
             show(ending(self.out))
 
@@ -233,11 +237,11 @@ class Inspect:
     def run(self) -> None:
         from . import own
 
-        model, state = load(self.checkpoint), storage.load_state(self.state)
+        model, state = load(self.checkpoint), load_state(self.state)
         if not isinstance(model, DKM):
             raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
-        model.check_memory(state)
-        batch = checks.broadcast(*(part.shape[:-2] for part in state))
+        model.memory.inverse(state)  # which refuses what is no memory of this model
+        batch = together(*(part.shape[:-2] for part in state))
         count = math.prod(batch)
         if not count:
             raise ValueError(
@@ -247,9 +251,10 @@ class Inspect:
             raise ValueError(f"number: expected 0 to {count - 1}, as {self.state} has them, got {self.number}")
         place = np.unravel_index(self.number, batch)  # the others are not written out
         chosen = MemoryState(*(part.expand(*batch, -1, -1)[place] for part in state))
+        model.memory.kl(chosen)  # which refuses a U that is no covariance
         end = f"-{self.number}.png" if count > 1 else ".png"
         path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
-        own.check_outputs({"--out": path}, [self.state, storage.find(self.checkpoint)])
+        own.check_outputs({"--out": path}, [self.state, locate(self.checkpoint)])
         if self.out is None and path.exists() and not is_sheet(path):
             raise ValueError(f"--out: expected the name of a new file, since {path} is there and no sheet of ours")
         check_writable(path)
@@ -316,7 +321,7 @@ class Recall:
         model = load(self.model).to(choose(self.device))
         method, binary = model.method(self.method), model.config.binary
         outputs = {"--memory": self.memory, "--out": self.out}
-        own.check_outputs(outputs, [storage.find(self.model)])
+        own.check_outputs(outputs, [locate(self.model)])
         for path in filter(None, outputs.values()):
             check_writable(path)
         asked = own.read(model, self.images, self.others, self.binary, self.ink)
@@ -331,7 +336,7 @@ class Recall:
         cue = own.damaged(asked.x, kind, self.level, generator)
         answers = own.ask(model, asked, cue, method, self.steps, generator)
         if self.memory is not None:
-            storage.save_state(self.memory, answers.state)
+            save_state(self.memory, answers.state)
         bands = torch.stack([in_rows(x, binary) for x in (asked.x, answers.cue, answers.x)], 1).flatten(0, 1)
         found = own.judge(asked, answers)
         with atomic_write(self.out) as file:
@@ -339,7 +344,7 @@ class Recall:
         about = {
             "stored": f"{asked.stored} pictures in one memory, which keeps {model.kept(asked.stored):,} numbers",
             "damage": kind if level is None else f"{kind} {level:g}",
-            "recall": f"{method}, {self.steps} steps, {storage.taken(self.model) or self.model}",
+            "recall": f"{method}, {self.steps} steps, {taken(self.model) or self.model}",
             **({"ink": own.inks(asked)} if binary else {}),
             "sheet": str(self.out),
             **({} if self.memory is None else {"memory": str(self.memory)}),
@@ -361,13 +366,13 @@ class Recall:
 def left_out(model: str, images: tuple[str, ...]) -> str | None:
     """What is missing, and what to type, where somebody left out a part of `kanerva recall MODEL IMAGES`."""
     place, pictures = Path(model), shlex.join(images) or "FOLDER"
-    if storage.find(model).is_file() and not is_image(place):
+    if locate(model).is_file() and not is_image(place):
         usual = f"type kanerva recall {shlex.quote(model)} FOLDER, with a folder of pictures"
         return None if images else f"IMAGES: expected pictures after the model {model}, got none; {usual}"
     if model in PRESETS:
         run = f"runs/{model}"
         own = f" --dataset {pictures if len(images) == 1 else 'FOLDER'} --size 32" if model == "colour" else ""
-        first = "" if storage.find(run).is_file() else f"kanerva train {model}{own}, then "
+        first = "" if locate(run).is_file() else f"kanerva train {model}{own}, then "
         return (
             f"MODEL: expected a trained model, got {model}, which is a preset of kanerva train; type {first}"
             f"kanerva recall {run} {pictures}"
@@ -525,19 +530,19 @@ def pop(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
 def better(folder: Path, score: Score) -> str:
     """The best score of a run, where it is not that of its end; empty where it is, or where nothing says so."""
     try:
-        about = storage.load(folder / storage.BEST)[1]
+        found = read_checkpoint(folder / BEST)
     except (OSError, ValueError):
         return ""
-    best, step = about.get("best"), about.get("step")
+    best, step = found.about.get("best"), found.step
     if not isinstance(best, float) or best >= score.nats:
         return ""
-    return f"\nbest: {best:.2f} at step {step:,}; {folder / storage.BEST}, which other commands take of this run"
+    return f"\nbest: {best:.2f} at step {step:,}; {found.path}, which other commands take of this run"
 
 
 def ending(folder: Path) -> str:
     """How a run that was not evaluated ended: its step, its last training score and its checkpoint."""
-    path = folder / storage.LAST
-    step, row = storage.load(path)[1]["step"], latest(folder / METRICS)
+    path = folder / LAST
+    step, row = read_checkpoint(path).step, latest(folder / METRICS)
     if row is None:
         return f"step {step:,}; {path}"
     when = "" if row["step"] == step else f" at step {row['step']:,}"
@@ -561,7 +566,7 @@ def write_by(model: Model, how: dict[str, Any]) -> None:
         if model.config.read_noise == "shared":
             wanted = "expected a model with a separate read noise; in this one reads would change"
             raise ValueError(f"--write-noise: {wanted}")
-        model.log_noise_var += math.log(factor)
+        model.memory.log_noise_var += math.log(factor)
     model.config = dataclasses.replace(model.config, **how)
 
 
@@ -635,15 +640,14 @@ def system() -> dict[str, Any]:
 
 def place(path: Path) -> Path:
     """The checkpoint to describe: of a run's folder the last, which says how far the run has come."""
-    found = storage.find(path)
-    return found.with_name(storage.LAST) if storage.taken(path) else found
+    found = locate(path)
+    return found.with_name(LAST) if taken(path) else found
 
 
 def contents(path: Path) -> dict[str, Any]:
     """What a checkpoint says of itself, and how many numbers its model has."""
-    tensors, about = storage.load(path)
-    size = sum(x.numel() for name, x in tensors.items() if name.startswith("model."))
-    return {"file": str(path), "parameters": size, **about}
+    found = read_checkpoint(path)
+    return {"file": str(path), "parameters": found.parameters, **found.about}
 
 
 def lines(about: dict[str, Any], indent: str = "") -> str:

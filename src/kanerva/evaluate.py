@@ -12,11 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
-from . import checks, objective
 from .data import ClassImages, episodes
-from .likelihood import Gaussian
-from .models.base import CodecModel, Model
+from .likelihood import Gaussian, bits_per_dimension
+from .models.base import NAMES, CodecModel, Model
 from .progress import bar
+from .support import checks
 
 WRITTEN = 10
 """Images of a class that are written before new ones of it are scored."""
@@ -116,17 +116,20 @@ def evaluate(
         for _ in range(rounds):
             x = model.dequantise(episodes(images, batch, length, classes, generator), generator)
             same = generator.get_state()
-            rows.append(objective.parts(model(x, generator)))
+            rows.append(model(x, generator).parts())
             extras.append(model.extra_scores(x, other) | otherwise(model, x, same) if extra else {})
             advance(batch * length)
+        most = min(rounds * batch * length, MOST_NEW)
+        new = new_images(model, images, most, seed=seed) if extra else None
+        blank = blank_memory(model, images, most, seed) if extra else None
     table, more = together(rows), together(extras)
     means = {name: float(values.mean()) for name, values in table.items()}
     count = len(table["nats"])
-    bits = objective.bits_per_dimension(means["nats"], math.prod(images.shape))
+    bits = bits_per_dimension(means["nats"], math.prod(images.shape))
     own = model.config.pixels if isinstance(model, CodecModel) and not images.binary else None
     ways = {way: more.pop(way) for way in WAYS if way in more} | ({own: table["nats"]} if own and extra else {})
     return Score(
-        **{name: means.get(name) for name in objective.NAMES},  # type: ignore[arg-type]
+        **{name: means.get(name) for name in NAMES},  # type: ignore[arg-type]
         nats_stderr=stderr(table["nats"]),
         bound=means["nats"] + means["kl_memory"] if "kl_memory" in means else None,
         bits_per_dimension=None if images.binary else bits,
@@ -136,15 +139,11 @@ def evaluate(
         classes=classes,
         seed=seed,
         extra={name: summary(values) for name, values in more.items()},
-        new=new_images(model, images, min(count * length, MOST_NEW), seed=seed) if extra else None,
-        blank=blank_memory(model, images, min(count * length, MOST_NEW), seed) if extra else None,
+        new=new,
+        blank=blank,
         pixels=own,
         different=different,
-        bits={
-            way: summary(objective.bits_per_dimension(ways[way], math.prod(images.shape)))
-            for way in WAYS
-            if way in ways
-        }
+        bits={way: summary(bits_per_dimension(ways[way], math.prod(images.shape))) for way in WAYS if way in ways}
         or None,
     )
 
@@ -162,7 +161,7 @@ def otherwise(model: Model, x: Float[Tensor, "*b T c h w"], state: Tensor) -> di
     generator.set_state(state)
     model.config = dataclasses.replace(config, pixels=other)
     try:
-        return {other: objective.nats(model(x, generator))}
+        return {other: model(x, generator).nats()}
     finally:
         model.config = config
 
@@ -170,7 +169,7 @@ def otherwise(model: Model, x: Float[Tensor, "*b T c h w"], state: Tensor) -> di
 def new_images(
     model: Model, images: ClassImages, count: int = 10_000, classes: int = 4, seed: int = 0
 ) -> dict[str, float] | None:
-    """What new images cost in memories of others of their classes; None where a model has no such bound.
+    """What new images cost in memories of others of their classes; None where there are too few images.
 
     Ten images of each of four classes are written (or half of them, if a class has fewer than 20), and as many
     others are read. The images are drawn on the CPU: the same ones on every device.
@@ -183,10 +182,7 @@ def new_images(
     found = []
     for a, b in zip(written.split(16), read.split(16), strict=True):
         a, b = (model.dequantise(x.to(model.device), generator) for x in (a, b))
-        terms = model.given(model.write(a), b, generator)
-        if terms is None:
-            return None
-        found.append(objective.nats(terms))
+        found.append(model.given(model.write(a), b, generator).nats())
     return summary(torch.cat(found).double())
 
 
@@ -204,20 +200,16 @@ def halves(
 
 
 def blank_memory(model: Model, images: ClassImages, count: int, seed: int = 0) -> dict[str, float] | None:
-    """What images cost if nothing was written; None where a model has no such bound."""
+    """What images cost if nothing was written; None where an empty memory says nothing."""
     batch = 16
     state = model.blank((batch,))
-    if state is None:
-        return None
     generator, images = torch.Generator(model.device).manual_seed(seed), images.to(model.device)
     found = []
     for _ in range(math.ceil(count / (batch * QUERIES))):
         x = model.dequantise(episodes(images, batch, QUERIES, None, generator), generator)
-        terms = model.given(state, x, generator)
-        if terms is None:
-            return None
-        found.append(objective.nats(terms))
-    return summary(torch.cat(found).double())
+        found.append(model.given(state, x, generator).nats())
+    every = torch.cat(found).double()
+    return summary(every) if bool(every.isfinite().all()) else None
 
 
 def summary(values: Float[Tensor, "episodes"]) -> dict[str, float]:

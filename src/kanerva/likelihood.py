@@ -4,13 +4,15 @@ An image is (channels, height, width): binary in {0, 1}, grey or colour on [−1
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 from torch.special import erfcx, log_ndtr
+
+Number = TypeVar("Number", float, Tensor)
 
 # 256 grey levels on [−1, 1) lie this far apart.
 LEVEL = 1 / 128
@@ -240,3 +242,8 @@ def dequantise(x: Float[Tensor, "..."], generator: torch.Generator | None = None
     """Spread each grey level over its width, x + U(0, 1/128), so that a density has something to fit [sec. 4]."""
     spread = x + LEVEL * torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
     return spread.minimum((x + LEVEL).nextafter(x))  # the sum may be rounded up to the next level
+
+
+def bits_per_dimension(nats_per_image: Number, dimensions: int) -> Number:
+    """Bits per dimension of 256-level images scaled to [−1, 1), where a level is 1/128 wide [sec. 4]."""
+    return 7 + nats_per_image / (dimensions * math.log(2))

@@ -10,7 +10,7 @@ from typing import Any
 from . import plain, progress
 from .evaluate import Score
 from .files import atomic_write
-from .objective import NAMES
+from .models.base import NAMES
 
 METRICS = "metrics.jsonl"
 

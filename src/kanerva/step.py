@@ -18,13 +18,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from . import data, distributed, objective
+from . import data, distributed
 from .checkpoint import Run
 from .config import TrainConfig
 from .data import ClassImages
 from .distributed import World
-from .models.base import Model
-from .objective import NAMES
+from .models.base import NAMES, Model
 
 
 class Plan(NamedTuple):
@@ -46,8 +45,8 @@ def loss_of(
         bounds = [model(x, generator, written=x.shape[-4] - unwritten)]
     else:
         bounds = [model(x, generator)]
-    losses = [objective.loss(terms, config.autoencoder) for terms in bounds]
-    return torch.stack(losses).mean(), {k: v.detach().mean() for k, v in objective.parts(bounds[0]).items()}
+    losses = [terms.loss(config.autoencoder) for terms in bounds]
+    return torch.stack(losses).mean(), {k: v.detach().mean() for k, v in bounds[0].parts().items()}
 
 
 class Bad(NamedTuple):

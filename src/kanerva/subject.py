@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from . import models, storage
+from . import models
 from .config import DataConfig, RunConfig
 from .data import ClassImages, changes
 from .fields import from_dict
 from .models import Model
+from .models.checkpoint import Checkpoint, read, shipped, taken
 from .streams import say
 
 
@@ -37,9 +38,7 @@ class Source(NamedTuple):
     kind: str
     data: DataConfig | None
     """The images that it was trained on, where it says."""
-    tensors: dict[str, torch.Tensor]
-    about: dict[str, Any]
-    """What its checkpoint says of itself; empty where there is none."""
+    checkpoint: Checkpoint | None
 
 
 def find(
@@ -81,7 +80,7 @@ def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | st
     """The other part: models and images. Says which checkpoint of a run is taken, and which images have changed."""
     called = names([found.place for found, _ in sources])
     for (found, config), own in zip(sources, called, strict=True):
-        if said := storage.taken(found.place):
+        if said := taken(found.place):
             say(said)
         seen, unseen = config.load(device)
         about = origin(found, config)
@@ -93,7 +92,7 @@ def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | st
 
 def since(found: Source, config: DataConfig, seen: ClassImages, unseen: ClassImages) -> str:
     """What has become of the user's own images since a model was trained on them; empty if nothing has."""
-    then, parts = storage.part(found.tensors, "data."), list[str]()
+    then, parts = found.checkpoint.part("data.") if found.checkpoint else {}, list[str]()
     if found.data is not None and found.data.dataset == config.dataset:
         both = {images.split: images for images in (seen, unseen)}
         whole = {name: changes(then[name], images.marks) for name, images in both.items() if name in then}
@@ -109,7 +108,8 @@ def since(found: Source, config: DataConfig, seen: ClassImages, unseen: ClassIma
 
 def origin(found: Source, config: DataConfig) -> dict[str, Any]:
     """Where a model and its images come from, for the file of results."""
-    about = {key: found.about.get(key) for key in ("step", "seconds", "crc32")}
+    said = found.checkpoint.about if found.checkpoint else {}
+    about = {key: said.get(key) for key in ("step", "seconds", "crc32")}
     return {"checkpoint": found.place, "kind": found.kind, **about, "dataset": config.dataset}
 
 
@@ -120,22 +120,21 @@ def source(place: str) -> Source:
         if not models.MODELS[kind].UNTRAINED:
             raise ValueError(f"{place}: expected a checkpoint of it; kanerva train PRESET --model {kind} makes one")
         if not colon:
-            return Source(place, kind, None, {}, {})
+            return Source(place, kind, None, None)
         inner = source(codec) if codec else None
         if inner is None or models.MODELS[inner.kind].UNTRAINED:
             raise ValueError(f"{place}: expected a trained model after the colon, got {codec or 'nothing'}")
         return inner._replace(place=place, kind=kind)
-    path, tensors, about = models.read(place)
-    kind = models.config_of(about, str(path)).kind
-    run = about.get("run")
-    trained = None if run is None else from_dict(RunConfig, run, f"{path}: run").data
-    return Source(place, kind, trained, tensors, about)
+    checkpoint = read(place)
+    run = checkpoint.about.get("run")
+    trained = None if run is None else from_dict(RunConfig, run, f"{checkpoint.path}: run").data
+    return Source(place, checkpoint.config.kind, trained, checkpoint)
 
 
 def make(found: Source, seen: ClassImages) -> Model:
     """The model of a source; one that needs no training, and is new, looks at images that training would see."""
-    if found.tensors:
-        model = models.build(found.tensors, found.about, found.place)
+    if found.checkpoint is not None:
+        model = found.checkpoint.model()
         if model.config.kind == found.kind:
             return model
         model = models.MODELS[found.kind].on(model)
@@ -168,7 +167,7 @@ def names(places: Sequence[str]) -> list[str]:
 
 def way(place: str) -> tuple[str, ...]:
     """The parts of a path, without its ending; or a name."""
-    if place in storage.shipped() or not Path(place).exists():
+    if place in shipped() or not Path(place).exists():
         return (place,)
     path = Path(place)
     return path.resolve().parts if path.is_dir() else (*path.absolute().parts[:-1], path.stem)

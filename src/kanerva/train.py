@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import checkpoint, distributed, kernels, plain, storage
+from . import checkpoint, distributed, kernels, plain
 from .checkpoint import Run
-from .checks import deep_checks
 from .config import COMPILES, PRECISIONS, RunConfig, TrainConfig
 from .data import ClassImages, find
 from .distributed import World
@@ -27,8 +26,10 @@ from .files import contents
 from .log import Log
 from .models import MODELS, load
 from .models.base import CodecModel, CodecModelConfig, Model, Preparation
+from .models.checkpoint import BEST, LAST, read
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
 from .streams import say
+from .support.checks import deep_checks
 
 # Measured: results/training/colour-emoji.json.
 EXPECT = (
@@ -66,7 +67,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         run = new_run(config, world, None if resume else images, start)
         run.marks = marks
         if resume:
-            run.restore(folder / storage.LAST)
+            run.restore(folder / LAST)
         step = Step(run, images, world)
         log = stack.enter_context(Log(folder, world.main, c.steps, run.step))
         stop = stack.enter_context(interrupts())
@@ -90,7 +91,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
             try:
                 drawn = step(run.step)
             except distributed.Lost as error:
-                save(storage.LAST)  # what is left of the step is not made: weights are those before it
+                save(LAST)  # what is left of the step is not made: weights are those before it
                 raise distributed.Lost(f"{error}; saved at step {run.step}, --resume goes on from there") from error
             run.step += 1
             log.step(run.step, drawn)
@@ -109,14 +110,14 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
                 log.test(run.step, score)
                 if score.nats < run.best:
                     run.best, run.best_step = score.nats, run.step
-                    save(storage.BEST)
+                    save(BEST)
                 elif score.nats > run.best + 2 * score.nats_stderr and not told:
                     log.say(risen(run))
                     told = True
             stopping = (looking or world.size == 1) and distributed.agree(stop(), world)
             if keeping or stopping:
                 handle_nonfinite(run, step.bad(), save, log)
-                save(storage.LAST)
+                save(LAST)
             if stopping:
                 log.say(f"stopped at step {run.step}; kanerva train --resume {folder} goes on from here")
                 break
@@ -206,7 +207,7 @@ def risen(run: Run) -> str:
     """What to say where a score is worse than the best of the run."""
     when = "" if run.best_step is None else f" at step {run.best_step:,}"
     return (
-        f"the test score has risen: it was {run.best:.2f}{when}, kept in {storage.BEST}; usual cause: too few "
+        f"the test score has risen: it was {run.best:.2f}{when}, kept in {BEST}; usual cause: too few "
         f"images, which are learned by heart"
     )
 
@@ -243,7 +244,7 @@ def handle_nonfinite(run: Run, bad: Bad | None, save: Callable[[str], None], log
     run.step = bad.step  # since then nothing has changed
     save(NONFINITE)
     raise NonFinite(
-        f"{text}. The weights before this step are in {NONFINITE}; {storage.LAST} is as it was. Usual causes: "
+        f"{text}. The weights before this step are in {NONFINITE}; {LAST} is as it was. Usual causes: "
         f"a learning rate that is too high, blank images under a normalisation. --nonfinite skip leaves them out"
     )
 
@@ -256,13 +257,11 @@ def saved_config(folder: Path) -> RunConfig:
     try:
         return from_dict(RunConfig, plain.loads(contents(path)), str(path))
     except (OSError, ValueError) as error:
-        last = folder / storage.LAST
+        last = folder / LAST
         if not last.exists():
-            raise FileNotFoundError(
-                f"{folder}: no run to resume; expected config.json and {storage.LAST}"
-            ) from None
+            raise FileNotFoundError(f"{folder}: no run to resume; expected config.json and {LAST}") from None
         say(f"{path}: cannot be read ({error}); taking the config from {last}")
-        return from_dict(RunConfig, storage.load(last)[1].get("run"), f"{last}: run")
+        return from_dict(RunConfig, read(last).about.get("run"), f"{last}: run")
 
 
 @contextlib.contextmanager

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from .. import checks
 from ..files import Arrays, cache_dir, cached
 from ..progress import bar
+from ..support import checks
 from .episodes import ClassImages
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from ..files import check_size
-from ..jit import compiled
+from ..support.jit import compiled
 
 Features = dict[str, list[Any]]
 

@@ -16,15 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import __version__, checks, plain, storage
+from .. import __version__, plain
 from ..data import ClassImages
 from ..distributed import choose
 from ..files import atomic_write, check_writable, contents
 from ..models import Model, Recall
+from ..models.checkpoint import shipped
 from ..progress import bar
 from ..streams import say
 from ..subject import Subject as Subject
 from ..subject import load, origin, sources
+from ..support import checks
 from .tables import Table
 
 Kind = TypeVar("Kind", bound=Model)
@@ -142,7 +144,7 @@ class Experiment:
         if self.out is not None:
             return self.out if self.out.suffix == ".json" else self.out / f"{self.NAME}.json"
         place = self.checkpoint[0]
-        if place in storage.shipped() or not Path(place).exists():
+        if place in shipped() or not Path(place).exists():
             folder = Path("runs") / file_name(place)
         else:
             folder = Path(place) if Path(place).is_dir() else Path(place).parent
@@ -220,13 +222,7 @@ def recalls(model: Model, chains: bool = True) -> list[str]:
 
 def is_chain(model: Model, method: str) -> bool:
     """Whether a recall is a Markov chain, which has a temperature."""
-    return "temperature" in model.options(method)
-
-
-def told(model: Model, method: str, **values: Any) -> dict[str, Any]:
-    """Of these options of recall, those that are known and that a method has."""
-    known = model.options(method)
-    return {name: value for name, value in values.items() if value is not None and name in known}
+    return method == "stochastic"
 
 
 def energies(paths: dict[str, Recall]) -> dict[str, list[list[float]]]:

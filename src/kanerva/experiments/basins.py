@@ -15,11 +15,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .. import checks
 from ..data import corruption
 from ..memory import MemoryState
 from ..models import DKM, Model
-from ..recall.reader import Reader
+from ..support import checks
 from . import base
 from .base import Experiment, Subject
 from .denoising import hits
@@ -169,8 +168,8 @@ class Basins(Experiment):
             cue = damage(x[asked], level, subject.unseen.binary, generator)
             for method in methods:
                 # its own random numbers, so that cues are the same whatever a recall draws
-                options = base.told(model, method, generator=torch.Generator(x.device).manual_seed(self.seed))
-                end = model.recall(state, cue, self.steps, method, **options).last
+                own = torch.Generator(x.device).manual_seed(self.seed)
+                end = model.recall(state, cue, self.steps, method, generator=own).last
                 made[method].append(outcome(end, x, asked))
             tick()
         return {method: Outcome(*map(torch.stack, zip(*found, strict=True))) for method, found in made.items()}
@@ -178,7 +177,7 @@ class Basins(Experiment):
     def slice(self, model: DKM, x: Float[Tensor, "T c h w"], generator: torch.Generator) -> dict[str, Any]:
         """The energy on the plane through the addresses of three stored images, and paths of recall near it."""
         state = model.write(x)
-        w = Reader.of(model, state).address(x[:3])
+        w = model.retriever(state).find(x[:3])
         plane = through(w)
         corners = plane.place(w)
         low, high = corners.amin(0), corners.amax(0)
@@ -206,7 +205,7 @@ class Basins(Experiment):
         """Steps of recall, from each cue's own address on, as seen on the plane, and how far from it they are."""
         w = model.recall(state, cue, self.steps, method).w
         assert w is not None  # a DKM has weights
-        w = torch.cat([Reader.of(model, state).address(cue)[None], w])
+        w = torch.cat([model.retriever(state).find(cue)[None], w])
         return [
             {
                 "places": plane.place(path).tolist(),
@@ -260,7 +259,7 @@ def through(w: Float[Tensor, "3 K"]) -> Plane:
 
 def landmarks(model: DKM, state: MemoryState, plane: Plane, places: Float[Tensor, "n 2"]) -> dict[str, Any]:
     """Points of the plane, with the energy and the image there."""
-    there = Reader.of(model, state).settle(plane.at(places))
+    there = model.retriever(state).settle(plane.at(places))
     return {
         "places": places.tolist(),
         "energy": there.energy.tolist(),
@@ -270,6 +269,6 @@ def landmarks(model: DKM, state: MemoryState, plane: Plane, places: Float[Tensor
 
 def landscape(model: DKM, state: MemoryState, w: Float[Tensor, "*b K"]) -> Float[Tensor, "*b"]:
     """E(w) = min over x of E(x, w): the energy of w and the mode there."""
-    at = Reader.of(model, state)
+    at = model.retriever(state)
     parts = [at.settle(some).energy for some in w.reshape(-1, w.shape[-1]).split(CHUNK)]
     return torch.cat(parts).reshape(w.shape[:-1])

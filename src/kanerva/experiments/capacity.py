@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import checks, objective
 from ..data import ClassImages, episodes
+from ..likelihood import bits_per_dimension
 from ..models import Model
+from ..support import checks
 from .base import Experiment, Subject, distances, fingerprint, means
 from .tables import Share, Table, point
 
@@ -115,10 +116,10 @@ def measure(
     parts = []
     for some in x.split(max(1, AT_ONCE // x.shape[1])):
         terms = model(model.dequantise(some, generator), generator)
-        parts.append({**objective.parts(terms), **readout(model, some)})
+        parts.append({**terms.parts(), **readout(model, some)})
     found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     if not model.config.binary:  # whose nats, of a density, may be negative
-        found["bits"] = objective.bits_per_dimension(found["nats"], x[0, 0].numel())
+        found["bits"] = bits_per_dimension(found["nats"], x[0, 0].numel())
     return found
 
 

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from .. import checks
 from ..data import corruption
 from ..data.corruption import Cue
 from ..likelihood import LEVEL
 from ..models import Model, Recall
+from ..support import checks
 from . import base
 from .base import Experiment, Subject
 from .tables import Share, Table
@@ -241,7 +241,7 @@ def methods(model: Model, cell: Cell) -> list[str]:
     """The ways to recall that are tried on a kind of damage; Markov chains only on the paper's."""
     names = []
     for name in base.recalls(model, chains=cell.headline):
-        tell = cell.noise is not None and "noise" in model.options(name)
+        tell = cell.noise is not None and name == "descent"
         names += [name, name + TOLD] if tell else [name]
     return names
 
@@ -265,8 +265,8 @@ def recall(
         made += 1
         tick()
 
-    options = base.told(model, name, noise=noise, mask=mask, generator=generator, callback=callback)
-    path = model.recall(episode.state, cue.x, steps, name, **options)
+    hints: dict[str, Any] = {"noise": noise, "mask": mask, "generator": generator, "callback": callback}
+    path = model.recall(episode.state, cue.x, steps, name, **hints)
     for _ in range(steps - made):  # at rest early, or not one to report its steps
         tick()
     return path

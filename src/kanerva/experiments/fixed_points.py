@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from .. import checks
-from ..checks import deep_checks
 from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM, Model
-from ..recall.reader import Reader
+from ..recall.retriever import Retriever
+from ..support import checks
+from ..support.checks import deep_checks
 from .base import Experiment, Subject, distinct, mean, means, only, pack
 from .tables import Share, Table, point
 
@@ -209,24 +209,24 @@ def settle(
     steps: int,
 ) -> Smooth:
     """Iterate the smooth map from the addresses of cues; judge PLACES in double precision."""
-    at = Reader.of(model, state)
-    start = w = at.address(cues)
+    at = model.retriever(state)
+    start = w = at.find(cues)
     with deep_checks(False):  # what a model reads may leave the range of pixels
         for _ in range(steps):
             w = smooth_step(at, w)
-        double = Reader.of(exact, state.to(torch.float64))
-        places = [v.double() for v in (start, at.address(ends), w)]
+        double = exact.retriever(state.to(torch.float64))
+        places = [v.double() for v in (start, at.find(ends), w)]
         residual = (smooth_step(double, places[-1]) - places[-1]).norm(dim=-1) / places[-1].norm(dim=-1)
         radii = torch.stack([radius(jacobian(double, v)) for v in places])
-    return Smooth(radii, residual, at.decode(w).mode())
+    return Smooth(radii, residual, at.read(w).mode())
 
 
-def smooth_step(at: Reader, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K"]:
+def smooth_step(at: Retriever, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K"]:
     """Recall with the mean image instead of the mode: w → address(encoder(mean p(x | decoder(Rᵀw))))."""
-    return at.address(at.decode(w).mean)
+    return at.find(at.read(w).mean)
 
 
-def jacobian(at: Reader, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K K"]:
+def jacobian(at: Retriever, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K K"]:
     """The Jacobian of `smooth_step` at each w; one backward pass gives a row of all of them."""
     with torch.enable_grad():
         w = w.detach().requires_grad_()

@@ -15,12 +15,12 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .. import checks
 from ..data import ClassImages, corruption
 from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM, Model, Recall
 from ..recall.frame import EXACT, Frames, fit
+from ..support import checks
 from . import base
 from .base import Experiment, Subject
 from .basins import NEAR
@@ -270,8 +270,8 @@ class Inside(Experiment):
         mask = cue.mask if cell.known else None
         made = []
         for part in torch.arange(len(x), device=x.device).split(AT_ONCE):
-            options = {} if mask is None else {"mask": mask[part]}
-            path = model.recall(model.write(x[part]), cue.x[part], self.steps, "descent", inside=inside, **options)
+            known = None if mask is None else mask[part]
+            path = model.recall(model.write(x[part]), cue.x[part], self.steps, "descent", inside=inside, mask=known)
             made.append(measure(path, x[part]))
             tick()
         return {key: base.mean(torch.cat([part[key] for part in made])) for key in made[0]}
@@ -332,7 +332,7 @@ def vectors(
     model: DKM, state: MemoryState, x: Float[Tensor, "B Q c h w"]
 ) -> tuple[Float[Tensor, "B Q K"], Float[Tensor, "B Q"]]:
     """The vectors u of images in the frames of memories, and how far their codes are outside of the span."""
-    frames = Frames.of(model, state)
+    frames = Frames.of(model.memory.hyper(), state)
     return fit(model.encode(x), frames.codes, frames.back)
 
 

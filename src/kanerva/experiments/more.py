@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import checks
 from ..data import ClassImages
 from ..models import DKM, Model
 from ..recall import methods
+from ..support import checks
 from . import base
 from .base import Experiment, Subject
 from .tables import Share, Table

@@ -8,10 +8,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from .. import checks, memory
-from ..memory import MemoryState
+from .. import memory
+from ..memory import MemoryState, moments
 from ..models import DKM, Model
-from ..models.dkm import Cue
+from ..recall.retriever import Cue
+from ..support import checks
 from .base import Experiment, Subject, distinct, mean, only
 from .tables import Share, Table
 
@@ -134,7 +135,7 @@ def write(model: DKM, case: Case, iterations: int, block: int, again: bool = Fal
     again: then address all images in the memory that has come out, and condition a blank one on them at once with
     these weights: what is left of the order is what was left in the weights.
     """
-    z, prior, noise = model.encode(case.x), model.prior(tuple(case.order.shape[:2])), model.noise_var
+    z, prior, noise = model.encode(case.x), model.blank(tuple(case.order.shape[:2])), model.noise_var
     state, w = memory.write(prior, pick(z.expand(len(case.order), *z.shape), case.order), noise, iterations, block)
     w = pick(w, case.order.argsort(-1))
     if again:
@@ -162,9 +163,9 @@ def compare(model: DKM, case: Case, written: Memories, seed: int) -> dict[str, A
     codes, relative to the spread of these: of what a memory hardly holds, the order hardly matters.
     """
     state, cue, noise = written.state, model.cue(case.x), model.noise_var
-    z, w = cue.z, model.posterior(state, cue, memory.inverse(state, model.read_var)).mean
+    z, w = cue.z, model.retriever(state).address(cue).mean
     score, read, R = nats(model, case.x, cue, state, seed), memory.read(state, w), state.R
-    images, prior = read.mean(0).flatten(0, 1), model.prior(tuple(case.order.shape[:2]))
+    images, prior = read.mean(0).flatten(0, 1), model.blank(tuple(case.order.shape[:2]))
     kl_memory = memory.kl_memory(state, prior) / z.shape[-2]
     return {
         "nats": mean(score.mean(0)),
@@ -201,9 +202,9 @@ def nats(
     rows = []
     for one in map(MemoryState, *state):
         generator = torch.Generator(x.device).manual_seed(seed)
-        q = model.posterior(one, cue, memory.inverse(one, model.read_var))
-        log_lik = model.log_p(model.decode(memory.read(one, q.draw(generator))), x)
-        rows.append((q.kl - log_lik).mean(-1))
+        q = model.retriever(one).address(cue)
+        log_lik = model.log_p(model.decode(memory.read(one, moments.draw(q, generator))), x)
+        rows.append((moments.kl_address(q) - log_lik).mean(-1))
     return torch.stack(rows)
 
 

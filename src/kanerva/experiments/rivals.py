@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from .. import checks
 from ..data import ClassImages
 from ..evaluate import evaluate, new_images
 from ..models import Model
+from ..support import checks
 from . import base, denoising
 from .base import Experiment, Subject
 from .denoising import Cell
@@ -190,8 +190,7 @@ def recall(
     """Write as many images as there is room for, ask for some, and compare: for every kind of damage."""
     state, found = model.write(task.x[:, :room]), {}
     for name, cue in task.cues.items():
-        options = base.told(model, model.METHODS[0], mask=task.masks[name], generator=generator)
-        last = model.recall(state, cue, steps, **options).last
+        last = model.recall(state, cue, steps, mask=task.masks[name], generator=generator).last
         apart = base.distances(last, task.x)
         wrong = apart.gather(-1, task.asked.expand(len(apart), -1)[..., None]).squeeze(-1)
         right = denoising.hits(apart, task.asked)

@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import checks
 from ..likelihood import LEVEL
 from ..models import Model, Recall
 from ..recall.chains import mixing
+from ..support import checks
 from . import base
 from .base import Experiment, Subject
 from .denoising import chosen, rises

@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import checks
-
 
 class Mixing(NamedTuple):
     """How well chains mix, from one number per step, such as the energy."""
@@ -28,7 +26,7 @@ def mixing(values: Float[Tensor, "S *chains"]) -> Mixing:
     time = 1 + 2 Σ ρ_l up to the first pair of lags whose sum is not positive (Geyer's initial sequence).
     """
     if len(values) < 4 or not values[0].numel():
-        raise ValueError(f"values: expected at least 4 steps of a chain, got shape {checks.shape(values)}")
+        raise ValueError(f"values: expected at least 4 steps of a chain, got shape {tuple(values.shape)}")
     if not bool(values.isfinite().all()):
         raise ValueError("values: expected finite ones, got NaN or infinities")
     chains = values[len(values) // 10 :].double()

@@ -5,11 +5,13 @@ import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .. import experiments, plain, storage
+from .. import experiments, plain
 from ..experiments import EXPERIMENTS
 from ..experiments.base import Experiment
 from ..experiments.tables import is_number
 from ..files import contents
+from ..models.checkpoint import LAST, locate, shipped
+from ..models.checkpoint import read as read_checkpoint
 from ..spelling import nearest
 
 
@@ -62,11 +64,11 @@ class Material(NamedTuple):
 
 def gather(place: str, where: Path | None = None) -> Material:
     """Read all that there is about a run; `where` are its results, if not in the usual folder."""
-    path, comes_along = Path(place), place in storage.shipped()
+    path, comes_along = Path(place), place in shipped()
     if not comes_along and not path.exists():
         raise FileNotFoundError(
             f"{place}: no such run; expected a run's folder, a checkpoint, or a model that comes along: "
-            f"{', '.join(storage.shipped())}{nearest(place, storage.shipped())}"
+            f"{', '.join(shipped())}{nearest(place, shipped())}"
         )
     whole = path.is_dir() and not comes_along
     # where experiments put their results when not told otherwise
@@ -74,14 +76,14 @@ def gather(place: str, where: Path | None = None) -> Material:
     if where is not None and not where.is_dir():
         raise FileNotFoundError(f"{where}: no such folder; expected one with results of experiments")
     where = folder / "experiments" if where is None else where
-    usual = ("config.json", "metrics.jsonl", storage.LAST)
+    usual = ("config.json", "metrics.jsonl", LAST)
     if whole and not where.is_dir() and not any((path / name).exists() for name in usual):
         raise FileNotFoundError(
             f"{path}: expected a run's folder with {', '.join(usual)}, got one with none of them"
         )
 
     missing: list[str] = []
-    checkpoint = describe(storage.find(place), missing if whole else None)
+    checkpoint = describe(locate(place), missing if whole else None)
     config, metrics = checkpoint.get("run"), []
     if whole:
         config = read(path / "config.json", missing) or config
@@ -103,18 +105,17 @@ def gather(place: str, where: Path | None = None) -> Material:
 def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
     """What a checkpoint says, and the numbers in it that mean something by themselves."""
     try:
-        tensors, about = storage.load(path)
+        found = read_checkpoint(path)
     except (OSError, ValueError) as error:
         if missing is None:
             raise
         missing.append(str(error))
         return {}
-    own = storage.part(tensors, "average.") or storage.part(tensors, "model.")
     # variances and scales, which are learned through their logarithms
-    logs = {name: x for name, x in own.items() if name.startswith("log_") and x.ndim == 0}
-    learned = {name.removeprefix("log_"): float(x.double().exp()) for name, x in logs.items()}
-    size = sum(x.numel() for name, x in tensors.items() if name.startswith("model."))
-    return {**about, "parameters": size, "learned": learned, "file": path.name}
+    scalars = {name.rpartition(".")[2]: x for name, x in found.weights().items() if x.ndim == 0}
+    logs = {name.removeprefix("log_"): x for name, x in scalars.items() if name.startswith("log_")}
+    learned = {name: float(x.double().exp()) for name, x in logs.items()}
+    return {**found.about, "parameters": found.parameters, "learned": learned, "file": path.name}
 
 
 def read(path: Path, missing: list[str]) -> dict[str, Any]:

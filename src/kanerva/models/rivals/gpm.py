@@ -33,10 +33,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .. import checks, memory, objective
-from ..checks import full_precision
-from ..linalg import Number, cholesky, solve
-from .base import CodecModel, CodecModelConfig, Read, Recall, Terms
+from ... import memory
+from ...support import checks
+from ...support.checks import Random
+from ...support.door import public
+from ...support.linalg import Number, cholesky, solve
+from ..base import CodecModel, CodecModelConfig, Cues, Episode, Seen, Terms
 from .gaussian import normal
 
 # The paper's number of steps: seven square the error seven times.
@@ -70,7 +72,7 @@ class GPMConfig(CodecModelConfig):
 class Written(NamedTuple):
     """A memory: K rows for codes of C numbers."""
 
-    M: Float[Tensor, "*b K C"]
+    M: Float[Tensor, "*#b K C"]
 
 
 class GPM(CodecModel):
@@ -79,7 +81,7 @@ class GPM(CodecModel):
     TITLE = "Generative pseudo-inverse memory"
     METHODS = ("pseudo-inverse",)
     AUTO = True
-    Config = GPMConfig
+    Config, State = GPMConfig, Written
 
     config: GPMConfig
 
@@ -90,141 +92,81 @@ class GPM(CodecModel):
         if self.config.memory == "exact":
             self.log_memory_var = nn.Parameter(torch.tensor(math.log(0.1)))
 
-    @property
-    def weight_var(self) -> Float[Tensor, ""]:
-        """The variance of q(w)."""
-        return self.log_weight_var.exp()
+    def inverse(self, A: Float[Tensor, "*b N M"]) -> Float[Tensor, "*b M N"]:
+        """A⁺, in the way that the config says."""
+        return exact(A) if self.config.pseudo_inverse == "exact" else iterated(A)
+
+    def _blank(self, batch: int) -> Written:
+        """Zeros, which is W⁺Z of no codes: a code that is 0 has the address 0, and adds nothing to others."""
+        return Written(self.M0.new_zeros(batch, *self.M0.shape))
+
+    def _store(self, e: Tensor, batch: int) -> tuple[Written, Float[Tensor, "B"] | None]:
+        M = written(e, self.M0, self.inverse)
+        return Written(M), kl_point(M, self.M0, self.log_memory_var.exp()) if self.drawn else None
+
+    def _write(self, e: Tensor, state: Written) -> Written:
+        """All at once, beside the rows of the memory as it is."""
+        return Written(written(torch.cat([state.M, e], 1), self.M0, self.inverse))
 
     @property
-    def memory_var(self) -> Float[Tensor, ""]:
-        """The variance of q(M | X)."""
-        return self.log_memory_var.exp()
+    def drawn(self) -> bool:
+        """Whether images are read from a memory that is drawn."""
+        return self.config.memory == "exact"
 
-    def forward(
-        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
-    ) -> Terms:
-        """Write an episode, read it with drawn weights, and return the terms of the bound, and of the codec alone.
+    def _terms(self, state: Written, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
+        return self.read_terms(state.M, x, e, self.drawn, self.config.noise, generator)
 
-        One draw of w, and of M if `memory` is exact. Proof: test_the_bound_*.
-        """
-        return self.terms(x, self.config.memory == "exact", self.config.noise, generator, written)
-
-    def terms(
-        self,
-        x: Float[Tensor, "*b T c h w"],
-        drawn: bool,
-        noise: str,
-        generator: torch.Generator | None = None,
-        count: int | None = None,
-    ) -> Terms:
-        """The terms of `forward`, with a memory that is drawn or its mean, and noise as charged or as released."""
-        self.check_images(x, "T")
-        z = self.encode(x)
-        M = written(self.first(z, count), self.M0, self.inverse)
-        kl_memory = kl_point(M, self.M0, self.memory_var) if drawn else None
-        return self.read_terms(M, x, z, drawn, noise, generator)._replace(kl_memory=kl_memory)
-
-    def given(
-        self, state: Written, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
-    ) -> Terms:
+    @public(flat=True)
+    def given(self, state: Any, x: Cues, generator: Random = None) -> Terms:
         """The terms of reading images from a memory, whoever wrote it, with noise as it is charged."""
-        self.check_images(x, "Q")
-        self.check_state(state, Written, M=self.M0.shape)
-        x = self.with_batch(x, state.M.shape[:-2])
-        return self.read_terms(state.M, x, self.encode(x), self.config.memory == "exact", "charged", generator)
+        return self.read_terms(state.M, x, self._code(x), self.drawn, "charged", generator)
 
     def read_terms(
         self,
-        M: Float[Tensor, "*b K C"],
-        x: Float[Tensor, "*b T c h w"],
-        z: Float[Tensor, "*b T C"],
+        M: Float[Tensor, "B K C"],
+        x: Float[Tensor, "B T c h w"],
+        z: Float[Tensor, "B T C"],
         drawn: bool,
         noise: str,
         generator: torch.Generator | None,
     ) -> Terms:
-        """The terms of images and their codes, read with drawn weights: all but KL(M)."""
+        """The terms of images and their codes, read with drawn weights: all but KL(M).
+
+        One draw of w, and of M if `memory` is exact. Proof: test_the_bound_*.
+        """
         if drawn:
-            M = M + self.memory_var.sqrt() * normal(M.shape, M, generator)
-        mean = z @ self.inverse(M)
-        shape = mean.shape if noise == "charged" else (*mean.shape[:-2], 1, 1)
-        w = mean + self.weight_var.sqrt() * normal(shape, mean, generator)
-        return Terms(*self.log_lik(x, w @ M, z), memory.kl_weights(mean, self.weight_var))
+            M = M + (0.5 * self.log_memory_var).exp() * normal(M.shape, M, generator)
+        mean, var = z @ self.inverse(M), self.log_weight_var.exp()
+        shape = mean.shape if noise == "charged" else (len(mean), 1, 1)
+        w = mean + var.sqrt() * normal(shape, mean, generator)
+        return Terms(*self.log_lik(x, w @ M, z), memory.kl_weights(mean, var))
 
-    def blank(self, batch: tuple[int, ...] = ()) -> Written:
-        """Zeros, which is W⁺Z of no codes: a code that is 0 has the address 0, and weighs nothing beside others."""
-        return Written(self.M0.new_zeros(*batch, *self.M0.shape))
-
-    def extra_scores(
-        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
-    ) -> dict[str, Float[Tensor, "*b"]]:
+    @public(flat=True)
+    def extra_scores(self, x: Episode, generator: Random = None) -> dict[str, Float[Tensor, "*b"]]:
         """The same score in the ways that `forward` does not take: with the memory at its mean, or as released."""
         ways = {"memory at its mean, noise as charged": "charged", "as released": "released"}
-        if self.config.memory == "mean":
+        if not self.drawn:
             ways = {name: noise for name, noise in ways.items() if noise != self.config.noise}
-        return {name: objective.nats(self.terms(x, False, noise, generator)) for name, noise in ways.items()}
+        e = self._code(x)
+        M = self._store(e, len(x))[0].M
+        return {name: self.read_terms(M, x, e, False, noise, generator).nats() for name, noise in ways.items()}
 
-    def write(self, x: Float[Tensor, "*b T c h w"], state: Written | None = None) -> Written:
-        """Write images into a memory, all at once; into one that was written already, beside its own rows."""
-        self.check_images(x, "T")
-        z = self.encode(x)
-        if state is not None:
-            self.check_state(state, Written, M=self.M0.shape)
-            checks.broadcastable({"state": state.M.shape[:-2], "x": x.shape[:-4]})
-            batch = torch.broadcast_shapes(state.M.shape[:-2], z.shape[:-2])
-            z = torch.cat([part.expand(*batch, *part.shape[-2:]) for part in (state.M, z)], dim=-2)
-        return Written(written(z, self.M0, self.inverse))
+    def _look(self, state: Written, e: Tensor) -> Seen:
+        w = e @ self.inverse(state.M)
+        return Seen(w @ state.M, w)
 
-    def recall(
-        self,
-        state: Written,
-        x: Float[Tensor, "*b Q c h w"],
-        steps: int = 15,
-        method: str | None = None,
-        **options: Any,
-    ) -> Recall:
-        """x ← mode p(x | wᵀM), w = e(x) M⁺, iterated."""
-        self.check_recall(x, steps, method, options)
-        self.check_state(state, Written, M=self.M0.shape)
-        checks.broadcastable({"state": state.M.shape[:-2], "x": x.shape[:-4]})
-        read = self.reader(state)
-        return self.iterate(read(self.encode(x)), read, steps)
-
-    def sample(
-        self,
-        state: Written,
-        n: int,
-        steps: int = 15,
-        generator: torch.Generator | None = None,
-        method: str | None = None,
-        **options: Any,
-    ) -> Recall:
-        """Draw images: the first step reads with w ~ N(0, I), the others are recall."""
-        self.check_sample(n, steps, generator, method, options)
-        self.check_state(state, Written, M=self.M0.shape)
-        w = normal((*state.M.shape[:-2], n, self.config.rows), state.M, generator)
-        return self.iterate((w @ state.M, w), self.reader(state), steps)
-
-    def reader(self, state: Written) -> Callable[[Float[Tensor, "*b Q C"]], Read]:
-        """What is read for codes: wᵀM, w = e(x) M⁺."""
-        inverse = self.inverse(state.M)
-
-        def read(e: Float[Tensor, "*b Q C"]) -> Read:
-            w = e @ inverse
-            return w @ state.M, w
-
-        return read
+    def _begin(self, state: Written, n: int, generator: torch.Generator | None) -> Seen:
+        w = normal((len(state.M), n, self.config.rows), state.M, generator)
+        return Seen(w @ state.M, w)
 
     def kept(self, length: int) -> int:
         """M, whatever is written."""
         return self.config.rows * self.config.code
 
-    def inverse(self, A: Float[Tensor, "*b N M"]) -> Float[Tensor, "*b M N"]:
-        """A⁺, in the way that the config says."""
-        return exact(A) if self.config.pseudo_inverse == "exact" else iterated(A)
 
-
-@full_precision
-def written(z: Float[Tensor, "*b T C"], M0: Float[Tensor, "K C"], inverse: Any) -> Float[Tensor, "*b K C"]:
+def written(
+    z: Float[Tensor, "*b T C"], M0: Float[Tensor, "K C"], inverse: Callable[[Tensor], Tensor]
+) -> Float[Tensor, "*b K C"]:
     """M = W⁺Z with the addresses W = Z M0⁺: the memory from which they read codes best, in least squares.
 
     The rows of M get the addresses W⁺W, so writing them again gives M back. Proof: test_written_*.
@@ -232,7 +174,6 @@ def written(z: Float[Tensor, "*b T C"], M0: Float[Tensor, "K C"], inverse: Any) 
     return inverse(z @ inverse(M0)) @ z
 
 
-@full_precision
 def exact(A: Float[Tensor, "*b N M"]) -> Float[Tensor, "*b M N"]:
     """A⁺ = Aᵀ(A Aᵀ + a I)⁻¹, or (AᵀA + a I)⁻¹Aᵀ if that is smaller, in float64; a is RIDGE of the mean of s².
 
@@ -248,7 +189,6 @@ def exact(A: Float[Tensor, "*b N M"]) -> Float[Tensor, "*b M N"]:
     return solve(cholesky(G + torch.diag_embed(a[..., None].expand(*a.shape, N)), "A Aᵀ"), B).mT.to(A.dtype)
 
 
-@full_precision
 def iterated(A: Float[Tensor, "*b N M"], steps: int = STEPS) -> Float[Tensor, "*b M N"]:
     """A⁺ by the steps of Ben-Israel and Cohen, X ← 2X − X A X from X = Aᵀ/‖A‖², ‖A‖² = Σ A².
 

@@ -17,16 +17,17 @@ draws a DNC's errors beside its own conditional ELBO, from Wu et al. (2018), and
 """
 
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from .. import checks
-from .base import CodecModel, CodecModelConfig, Preparation, Read, Recall, Terms
+from ...support import checks
+from ...support.checks import Random
+from ...support.door import public
+from ..base import CodecModel, CodecModelConfig, Episode, Preparation, Seen, Terms
 from .gaussian import normal
 
 # Added to squared norms, so that a blank row is like nothing, and its gradient is finite (√ has none at 0).
@@ -66,18 +67,18 @@ class DNCConfig(CodecModelConfig):
 class DNCState(NamedTuple):
     """A memory, and all that is needed to write on: the next step depends on nothing else."""
 
-    memory: Float[Tensor, "*b N C"]
-    links: Float[Tensor, "*b N N"]
+    memory: Float[Tensor, "*#b N C"]
+    links: Float[Tensor, "*#b N N"]
     """How far row i was written right after row j."""
-    usage: Float[Tensor, "*b N"]
-    precedence: Float[Tensor, "*b N"]
+    usage: Float[Tensor, "*#b N"]
+    precedence: Float[Tensor, "*#b N"]
     """How far a row was the last one written."""
-    write: Float[Tensor, "*b N"]
+    write: Float[Tensor, "*#b N"]
     """The last write weights."""
-    read: Float[Tensor, "*b R N"]
+    read: Float[Tensor, "*#b R N"]
     """The last read weights of the writing controller."""
-    hidden: Float[Tensor, "*b H"]
-    cell: Float[Tensor, "*b H"]
+    hidden: Float[Tensor, "*#b H"]
+    cell: Float[Tensor, "*#b H"]
 
 
 # The equations of the article's Methods, for any number of heads and of batch axes. Weights are not negative, and
@@ -242,7 +243,7 @@ class DNC(CodecModel):
     TITLE = "Differentiable neural computer"
     METHODS = ("read",)
     AUTO = True
-    Config = DNCConfig
+    Config, State = DNCConfig, DNCState
 
     config: DNCConfig
 
@@ -256,33 +257,31 @@ class DNC(CodecModel):
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
-    def blank(self, batch: tuple[int, ...] = ()) -> DNCState:
-        """The memory before anything is written: all zeros."""
-        return DNCState(*(self.like.new_zeros(*batch, *shape) for shape in self.shapes().values()))
-
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of a memory's parts, without batch axes."""
         c = self.config
         N, C, R, H = c.rows, c.code, c.heads, c.hidden
         return dict(zip(DNCState._fields, ((N, C), (N, N), (N,), (N,), (N,), (R, N), (H,), (H,)), strict=True))
 
-    def write(self, x: Float[Tensor, "*b T c h w"], state: DNCState | None = None) -> DNCState:
-        """Write images one after another."""
-        self.check_images(x, "T")
-        if state is None:
-            state = self.blank(tuple(x.shape[:-4]))
-        else:
-            state, x = self.together(state, x)
-        return self.write_codes(state, self.encode(x))
+    @property
+    def sizes(self) -> dict[str, int]:
+        c = self.config
+        return super().sizes | {"N": c.rows, "R": c.heads, "H": c.hidden}
 
-    def write_codes(self, state: DNCState, z: Float[Tensor, "*b T C"]) -> DNCState:
+    def _blank(self, batch: int) -> DNCState:
+        """All zeros."""
+        return DNCState(*(self.like.new_zeros(batch, *shape) for shape in self.shapes().values()))
+
+    def _write(self, e: Tensor, state: DNCState) -> DNCState:
         """One step of the controller for each code."""
-        for step in self.controller.input(z).unbind(-2):
+        for step in self.controller.input(e).unbind(-2):
             state = self.controller(state, step)
         return state
 
-    def read(self, state: DNCState, z: Float[Tensor, "*b Q C"]) -> tuple[Float[Tensor, "*b Q C"], Tensor]:
-        """What is read for the codes of cues, as codes for the decoder, and the last weights (*b, Q, R, N).
+    def read(
+        self, state: DNCState, z: Float[Tensor, "*b Q C"]
+    ) -> tuple[Float[Tensor, "*b Q C"], Float[Tensor, "*b Q R N"]]:
+        """What is read for the codes of cues, as codes for the decoder, and the last weights.
 
         Each cue has a controller of its own, which starts from the same state. Nothing is written.
         """
@@ -300,21 +299,14 @@ class DNC(CodecModel):
             w, vectors = (part.unflatten(-2, (z.shape[-2], c.heads)) for part in (weights, weights @ state.memory))
         return self.out(vectors.flatten(-2)), w
 
-    def forward(
-        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
-    ) -> Terms:
-        """Write an episode and read every image: ln p(x | what was read), and L_AE, the codec alone.
+    def _terms(self, state: DNCState, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
+        """ln p(x | what was read), and L_AE, the codec alone.
 
         While training, cues are corrupted. The loss has L_AE in it, as for the DKM: without it training gets
         nowhere for long, as a controller cannot learn to address codes that say nothing yet.
         """
-        self.check_images(x, "T")
-        if self.training and self.config.cue_noise:
-            z, cue = self.encode(torch.stack([x, self.corrupted(x, generator)]))
-        else:
-            z = cue = self.encode(x)
-        state = self.write_codes(self.blank(tuple(x.shape[:-4])), self.first(z, written))
-        return Terms(*self.log_lik(x, self.read(state, cue)[0], z))
+        cue = self._code(self.corrupted(x, generator)) if self.training and self.config.cue_noise else e
+        return Terms(*self.log_lik(x, self.read(state, cue)[0], e))
 
     def corrupted(
         self, x: Float[Tensor, "*b c h w"], generator: torch.Generator | None = None
@@ -329,52 +321,28 @@ class DNC(CodecModel):
             return torch.where(uniform(*x.shape) < share, 1 - x, x)
         return (x + share * normal(x.shape, x, generator)).clamp(-1.5, 1.5)
 
-    def extra_scores(
-        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
-    ) -> dict[str, Float[Tensor, "*b"]]:
+    @public(flat=True)
+    def extra_scores(self, x: Episode, generator: Random = None) -> dict[str, Float[Tensor, "*b"]]:
         """−ln p(x | what was read from the memory of another episode): what the cue alone can tell.
 
         Other is the next episode along the first batch axis; where there is one episode only, there is no score.
         """
-        if x.ndim < 5 or len(x) < 2:
+        if len(x) < 2:
             return {}
-        z = self.encode(x)
-        other = self.write_codes(self.blank(tuple(x.shape[:-4])), z.roll(1, 0))
-        found = self.log_p(self.decode(self.read(other, z)[0]), x)
+        z = self._code(x)
+        other = self._write(z.roll(1, 0), self._blank(len(x)))
+        found = self.log_p(self.decoding(self.read(other, z)[0]), x)
         return {"read from another episode's memory": -found.mean(-1)}
 
-    def recall(
-        self,
-        state: DNCState,
-        x: Float[Tensor, "*b Q c h w"],
-        steps: int = 15,
-        method: str | None = None,
-        **options: Any,
-    ) -> Recall:
-        """x ← mode p(x | what was read for x), iterated; Recall.w are read weights, means over heads."""
-        self.check_recall(x, steps, method, options)
-        state, x = self.together(state, x)
-        return self.iterate(self.mean_read(state, self.encode(x)), partial(self.mean_read, state), steps)
-
-    def sample(
-        self,
-        state: DNCState,
-        n: int,
-        steps: int = 15,
-        generator: torch.Generator | None = None,
-        method: str | None = None,
-        **options: Any,
-    ) -> Recall:
-        """Read for codes drawn from N(0, I), then the steps of recall. Training makes no codes like these."""
-        self.check_sample(n, steps, generator, method, options)
-        self.check_memory(state)
-        z = normal((*state.memory.shape[:-2], n, self.config.code), state.memory, generator)
-        return self.iterate(self.mean_read(state, z), partial(self.mean_read, state), steps)
-
-    def mean_read(self, state: DNCState, z: Float[Tensor, "*b Q C"]) -> Read:
+    def _look(self, state: DNCState, e: Tensor) -> Seen:
         """What is read for the codes of cues, and the read weights, means over heads."""
-        found, w = self.read(state, z)
-        return found, w.mean(-2)
+        found, w = self.read(state, e)
+        return Seen(found, w.mean(-2))
+
+    def _begin(self, state: DNCState, n: int, generator: torch.Generator | None) -> Seen:
+        """Codes drawn from N(0, I), of which training makes none."""
+        z = normal((len(state.memory), n, self.config.code), state.memory, generator)
+        return self._look(state, z)
 
     def kept(self, length: int) -> int:
         """All of a memory, whatever is written: N C + N² for reading (rows, links), and the rest to write on."""
@@ -385,21 +353,3 @@ class DNC(CodecModel):
         super().prepare(how)
         if how.compiled:
             self.controller.compile()
-
-    def check_memory(self, state: Any) -> None:
-        """Check a memory: its parts belong to this model, and to one another."""
-        shapes = self.shapes()
-        self.check_state(state, DNCState, **shapes)
-        batches = [getattr(state, name).shape[: -len(shape)] for name, shape in shapes.items()]
-        if any(batch != batches[0] for batch in batches):
-            came = ", ".join(str(tuple(batch)) for batch in batches)
-            raise ValueError(f"state: expected parts with the same batch axes, got {came}")
-
-    def together(
-        self, state: DNCState, x: Float[Tensor, "*x T c h w"]
-    ) -> tuple[DNCState, Float[Tensor, "*b T c h w"]]:
-        """A memory and images, checked, with the batch axes of both."""
-        self.check_memory(state)
-        own = state.memory.ndim - 2
-        x = self.with_batch(x, state.memory.shape[:own])
-        return DNCState(*(part.expand(*x.shape[:-4], *part.shape[own:]) for part in state)), x

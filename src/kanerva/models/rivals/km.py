@@ -27,19 +27,20 @@ its mean: KL below 0.01 after 500 steps, and nothing learned from then on).
 
 import math
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .. import checks, memory, objective
-from ..checks import full_precision
-from ..linalg import Number, cholesky, log_det, ridge, solve_lower
-from ..memory import MemoryState
-from ..nn import Parameters
-from .base import CodecModel, CodecModelConfig, Read, Recall, Terms
+from ... import memory
+from ...memory import MemoryState
+from ...nn import PAPER, Memory
+from ...support import checks
+from ...support.checks import Random
+from ...support.door import public
+from ...support.linalg import Number, cholesky, log_det, ridge, solve_lower
+from ..base import CodecModel, CodecModelConfig, Episode, Seen, Terms
 from .gaussian import Gaussian, normal
 
 # ln var of keys at first: where keys say little, training soon forgets them.
@@ -65,168 +66,102 @@ class KMConfig(CodecModelConfig):
         checks.fields(self, rows=1, key=1)
 
 
-class KM(CodecModel, Parameters):
+class KM(CodecModel):
     """The Kanerva Machine. The codec is that of the DKM; heads on its code infer keys and latents."""
 
     TITLE = "Kanerva Machine"
     METHODS = ("iterate",)
     LATENT = "y"
     AUTO = True
-    Config = KMConfig
+    Config, State = KMConfig, MemoryState
 
     config: KMConfig
 
     def __init__(self, config: KMConfig | None = None) -> None:
         super().__init__(config)
-        c = self.config
-        K, C, S = c.rows, c.code, c.key
-        self.own(K, C)
+        K, C, S = self.config.rows, self.config.code, self.config.key
+        # weights come from keys, whatever the memory holds: more rows than a code has numbers are of use here
+        self.memory = Memory(C, K, start=PAPER, cap=False)
         # f(y) has numbers of about one; weights begin with a length of about one, and reads like rows of R0
         self.A = nn.Parameter(torch.randn(K, S) / math.sqrt(K * S))
         self.f = network(S, 2 * S, S)
         self.key_head = network(C, 2 * C, 2 * S)
         self.code_head = network(2 * C, 2 * C, 2 * C, scale=0.1)
 
-    def keys(self, e: Float[Tensor, "*b C"]) -> Gaussian:
+    def keys(self, e: Float[Tensor, "*b T C"]) -> Gaussian:
         """q(y | x) from e(x)."""
         mean, log_var = self.key_head(e).chunk(2, dim=-1)
         return Gaussian(mean, SHARP + log_var)
 
-    def weights(self, y: Float[Tensor, "*b S"]) -> Float[Tensor, "*b K"]:
+    def weights(self, y: Float[Tensor, "*b T S"]) -> Float[Tensor, "*b T K"]:
         """w = A f(y)."""
         return self.f(y) @ self.A.mT
 
-    def codes(self, e: Float[Tensor, "*b C"], read: Float[Tensor, "*b C"]) -> Gaussian:
+    def codes(self, e: Float[Tensor, "*b T C"], read: Float[Tensor, "*b T C"]) -> Gaussian:
         """q(z | x, y, X): what it would be if e(x) were z and noise, as wᵀR is, and a learned correction."""
         correction, log_ratio = self.code_head(torch.cat([e, read], dim=-1)).chunk(2, dim=-1)
-        return Gaussian(0.5 * (e + read) + correction, self.log_noise_var - math.log(2) + log_ratio)
+        return Gaussian(0.5 * (e + read) + correction, self.memory.log_noise_var - math.log(2) + log_ratio)
 
-    def forward(
-        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
+    def _blank(self, batch: int) -> MemoryState:
+        return self.memory.prior((batch,))
+
+    def _store(self, e: Tensor, batch: int) -> tuple[MemoryState, Float[Tensor, "B"] | None]:
+        state, kl = self.written(e)
+        return state, kl if self.config.memory == "exact" else None
+
+    def written(self, e: Float[Tensor, "B T C"]) -> tuple[MemoryState, Float[Tensor, "B"]]:
+        """A blank memory, written all at once, and its KL(M)."""
+        own, w = self.memory, self.weights(self.keys(e).mean)
+        state, log_det = posterior(own.R0, own.prior_var, w, e, own.noise_var)
+        return state, own.kl(state, log_det)
+
+    def _write(self, e: Tensor, state: MemoryState) -> MemoryState:
+        """All at once: order does not matter."""
+        w, v = self.weights(self.keys(e).mean), self.memory.noise_var
+        return memory.absorb(state, w.mT @ w / v, w.mT @ (e - w @ state.R) / v)
+
+    def _terms(
+        self, state: MemoryState, x: Tensor, e: Tensor, generator: torch.Generator | None, exact: bool | None = None
     ) -> Terms:
-        """Write an episode, read it with drawn keys, and return the terms of the bound, with one draw of y and z.
+        """The terms of images that are read with drawn keys, with one draw of y and z: all but KL(M).
 
             Σ_t ( ln p(x_t | z_t) − KL(q(y_t) ‖ p(y)) − E KL(q(z_t) ‖ p(z_t | y_t, M)) ) − KL(q(M | X) ‖ p(M))
 
         `kl_weights` holds the divergences of y and z. Proof: test_the_bound_*.
         """
-        exact = self.config.memory == "exact"
-        terms = self.terms(x, exact, generator, written)
-        return terms if exact else terms._replace(kl_memory=None)
-
-    def terms(
-        self,
-        x: Float[Tensor, "*b T c h w"],
-        exact: bool,
-        generator: torch.Generator | None = None,
-        written: int | None = None,
-    ) -> Terms:
-        """The terms of `forward`, with the memory's uncertainty where it is read, or without."""
-        self.check_images(x, "T")
-        e = self.encode(x)
-        own = self.first(e, written)
-        state, log_det = posterior(self.R0, self.prior_var, self.weights(self.keys(own).mean), own, self.noise_var)
-        kl_memory = memory.kl_prior(state, self.R0, self.prior_var, log_det)
-        return self.read_terms(state, x, e, exact, generator)._replace(kl_memory=kl_memory)
-
-    def given(
-        self, state: MemoryState, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
-    ) -> Terms:
-        """The terms of reading images from a memory, whoever wrote it."""
-        self.check_images(x, "Q")
-        self.check_memory(state)
-        x = self.with_batch(x, state.R.shape[:-2])
-        return self.read_terms(state, x, self.encode(x), self.config.memory == "exact", generator)
-
-    def read_terms(
-        self,
-        state: MemoryState,
-        x: Float[Tensor, "*b T c h w"],
-        e: Float[Tensor, "*b T C"],
-        exact: bool,
-        generator: torch.Generator | None,
-    ) -> Terms:
-        """The terms of images and their codes e(x), read with drawn keys: all but KL(M)."""
         q_y = self.keys(e)
         w = self.weights(q_y.draw(generator))
-        read = memory.read(state, w)
+        read = w @ state.R
         q_z = self.codes(e, read)
-        kl = q_y.kl() + q_z.kl(read, self.log_noise_var)
-        if exact:
-            kl = kl + uncertainty(state, w, self.noise_var)
+        kl = q_y.kl() + q_z.kl(read, self.memory.log_noise_var)
+        if self.config.memory == "exact" if exact is None else exact:
+            kl = kl + uncertainty(state, w, self.memory.noise_var)
         return Terms(*self.log_lik(x, q_z.draw(generator), e), kl)
 
-    def blank(self, batch: tuple[int, ...] = ()) -> MemoryState:
-        """The memory before anything is written."""
-        return memory.prior(self.R0, self.prior_var, batch)
-
-    def extra_scores(
-        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
-    ) -> dict[str, Float[Tensor, "*b"]]:
+    @public(flat=True)
+    def extra_scores(self, x: Episode, generator: Random = None) -> dict[str, Float[Tensor, "*b"]]:
         """The same score the other way: with the memory taken for its mean; or as a true bound, and its KL(M)."""
-        exact = self.config.memory == "exact"
-        terms = self.terms(x, not exact, generator)
+        exact, e = self.config.memory == "exact", self._code(x)
+        state, kl_memory = self.written(e)
+        terms = self._terms(state, x, e, generator, not exact)
         if exact:
-            return {"memory taken for its mean": objective.nats(terms)}
-        assert terms.kl_memory is not None
-        return {"the memory's uncertainty counted": objective.nats(terms), KL_MEMORY: terms.kl_memory / x.shape[-4]}
+            return {"memory taken for its mean": terms.nats()}
+        return {"the memory's uncertainty counted": terms.nats(), KL_MEMORY: kl_memory / x.shape[-4]}
 
-    def write(self, x: Float[Tensor, "*b T c h w"], state: MemoryState | None = None) -> MemoryState:
-        """Write images into a memory, a blank one unless `state` says which, all at once: order does not matter."""
-        self.check_images(x, "T")
-        e = self.encode(x)
+    def _look(self, state: MemoryState, e: Tensor) -> Seen:
+        """wᵀR with the weights of the mean key; q(z | x, y, X) would carry the cue's noise around the memory."""
         w = self.weights(self.keys(e).mean)
-        if state is None:
-            return posterior(self.R0, self.prior_var, w, e, self.noise_var)[0]
-        self.check_memory(state)
-        checks.broadcastable({"state": state.R.shape[:-2], "x": x.shape[:-4]})
-        G, H = w.mT @ w, w.mT @ (e - memory.read(state, w))
-        return memory.absorb(state, G / self.noise_var, H / self.noise_var)
+        return Seen(w @ state.R, w)
 
-    def recall(
-        self,
-        state: MemoryState,
-        x: Float[Tensor, "*b Q c h w"],
-        steps: int = 15,
-        method: str | None = None,
-        **options: Any,
-    ) -> Recall:
-        """x ← mode p(x | z = wᵀR), with the weights of the mean of q(y | x), iterated.
-
-        A cue reaches its answer through the memory alone: q(z | x, y, X) would carry the cue's noise around it.
-        """
-        self.check_recall(x, steps, method, options)
-        self.check_memory(state)
-        checks.broadcastable({"state": state.R.shape[:-2], "x": x.shape[:-4]})
-        return self.iterate(self.read(state, self.encode(x)), partial(self.read, state), steps)
-
-    def sample(
-        self,
-        state: MemoryState,
-        n: int,
-        steps: int = 15,
-        generator: torch.Generator | None = None,
-        method: str | None = None,
-        **options: Any,
-    ) -> Recall:
-        """Draw images: the first step reads the memory with y ~ N(0, I), the others are recall."""
-        self.check_sample(n, steps, generator, method, options)
-        self.check_memory(state)
-        shape = (*state.R.shape[:-2], n, self.config.key)
-        w = self.weights(normal(shape, self.like, generator))
-        return self.iterate((memory.read(state, w), w), partial(self.read, state), steps)
-
-    def read(self, state: MemoryState, e: Float[Tensor, "*b Q C"]) -> Read:
-        """What is read for the codes e(x): wᵀR, with the weights of the mean of q(y | x)."""
-        w = self.weights(self.keys(e).mean)
-        return memory.read(state, w), w
+    def _begin(self, state: MemoryState, n: int, generator: torch.Generator | None) -> Seen:
+        w = self.weights(normal((len(state.R), n, self.config.key), state.R, generator))
+        return Seen(w @ state.R, w)
 
     def kept(self, length: int) -> int:
         """R and U, whatever is written."""
         return self.config.rows * (self.config.code + self.config.rows)
 
 
-@full_precision
 def posterior(
     R0: Float[Tensor, "K C"],
     prior_var: Number,
@@ -247,7 +182,6 @@ def posterior(
     return MemoryState(R0 + U @ (w.mT @ (z - w @ R0)) / noise_var, U), -log_det(L)
 
 
-@full_precision
 def uncertainty(state: MemoryState, w: Float[Tensor, "*b T K"], noise_var: Number) -> Float[Tensor, "*b T"]:
     """C wᵀU w / (2 noise_var): what it costs, on average over M, that a read is uncertain."""
     return 0.5 * state.R.shape[-1] * (w @ state.U * w).sum(-1) / noise_var

@@ -7,6 +7,7 @@ how similarities are separated, are choices (Millidge et al., Universal Hopfield
 every pattern, as `nearest` does. With the L2 similarity, and max in place of softmax, it *is* `nearest`.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
@@ -17,11 +18,13 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from .. import checks
-from ..codec import CodecConfig
-from ..data import ClassImages, corruption, episodes
-from .base import CodecModel, CodecModelConfig, Model, Recall, Terms
-from .nearest import NearestConfig, around, draw, filled, joined, mixture, rounded, squares, stored_size, trusted
+from ...codec import CodecConfig
+from ...data import ClassImages, corruption, episodes
+from ...recall.trajectory import Snapshot
+from ...support import checks
+from ...support.door import public
+from ..base import Codec, CodecModel, CodecModelConfig, Cues, Hints, Model, Terms
+from .nearest import NearestConfig, around, draw, filled, mixture, rounded, squares, stored_size, trusted
 
 # β is chosen among these, four a decade: from a blend of all patterns to the most similar one alone. They fall: of
 # several that do equally well the largest is taken, which still separates where cues are worse.
@@ -72,15 +75,7 @@ class HopfieldConfig(NearestConfig):
 class Patterns(NamedTuple):
     """All patterns that were written: D pixels each, or a code of D numbers."""
 
-    v: Float[Tensor, "*b N D"]
-
-
-class Point(NamedTuple):
-    """Where all cues are after a step: the state ξ, the weights that made it, its energy where there is one."""
-
-    v: Float[Tensor, "*b Q D"]
-    p: Float[Tensor, "*b Q N"]
-    energy: Float[Tensor, "*b Q"] | None
+    v: Float[Tensor, "*#b N D"]
 
 
 class Hopfield(Model):
@@ -92,7 +87,7 @@ class Hopfield(Model):
     TITLE = "Modern Hopfield network"
     METHODS = ("hopfield",)
     UNTRAINED = True
-    Config = HopfieldConfig
+    Config, State = HopfieldConfig, Patterns
 
     config: HopfieldConfig
     noise: Float[Tensor, ""]
@@ -103,9 +98,9 @@ class Hopfield(Model):
         c = self.config
         self.register_buffer("noise", torch.tensor(float(c.flips if c.binary else c.min_scale)))
         self.register_buffer("beta", torch.tensor(1.0 if c.beta is None else float(c.beta)))
-        self.codec: CodecModel | None = None
+        self.codec: Codec | None = None
         if c.code:
-            self.codec = CodecModel(CodecModelConfig(**{name: getattr(c, name) for name in TAKEN}))
+            self.codec = Codec(CodecModelConfig(**{name: getattr(c, name) for name in TAKEN}))
             self.codec.requires_grad_(False)  # it comes trained, from another model
 
     @classmethod
@@ -135,91 +130,52 @@ class Hopfield(Model):
         generator = torch.Generator(images.device).manual_seed(0)
         x = episodes(images, EPISODES, LENGTH, generator=generator).to(self.like)
         corrupt = corruption.flips if self.config.binary else corruption.noise
-        cue, stored = self.pattern(corrupt(x, CORRUPTION, generator).x), self.write(x).v
+        cue, stored = self.pattern(corrupt(x, CORRUPTION, generator).x), self._code(x)
         errors = []
         for beta in BETAS:
             self.beta.fill_(beta)
-            *_, last = self.path(cue, stored, torch.ones_like(cue), STEPS)
-            errors.append(float((self.image(last.v) - x).square().mean()))
+            *_, last = itertools.islice(self.steps(cue, stored, torch.ones_like(cue)), STEPS)
+            errors.append(float((last.x - x).square().mean()))
         self.beta.fill_(BETAS[errors.index(min(errors))])
 
-    def write(self, x: Float[Tensor, "*b T c h w"], state: Patterns | None = None) -> Patterns:
-        """Append images, as bits or bytes hold them, or their codes."""
-        self.check_images(x, "T")
-        new = self.pattern(x if self.codec is not None else rounded(x, self.config.binary))
-        if state is None:
-            return Patterns(new)
-        self.check_state(state, Patterns, v=("N", self.size))
-        return Patterns(joined(state.v, new))
+    def _code(self, x: Float[Tensor, "B T c h w"]) -> Float[Tensor, "B T D"]:
+        """What is stored of images: themselves, as bits or bytes hold them, or their codes."""
+        return self.pattern(x if self.codec is not None else rounded(x, self.config.binary))
 
-    def forward(
-        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
-    ) -> Terms:
+    def _blank(self, batch: int) -> Patterns:
+        return Patterns(self.noise.new_empty(batch, 0, self.size))
+
+    def _write(self, e: Tensor, state: Patterns) -> Patterns:
+        """Append patterns."""
+        return Patterns(torch.cat([state.v, e], 1))
+
+    def _terms(self, state: Patterns, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
         """ln p(x | memory) = ln 1/N Σ_t p(x | x_t), as for `nearest`; p(x | code_t) is the decoder's."""
-        return self.given(self.write(self.first(x, written, -4)), x)
-
-    def given(
-        self, state: Patterns, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
-    ) -> Terms:
-        """ln p(x | memory) of other images too."""
-        self.check_images(x, "Q")
-        self.check_state(state, Patterns, v=("N", self.size))
-        x = self.with_batch(x, state.v.shape[:-2])
         if self.codec is not None:
-            return Terms(mixture(self.codec.decode(state.v), x, self.config.pixels == "levels"))
+            return Terms(mixture(self.codec.decoding(state.v), x, self.config.pixels == "levels"))
         stored = state.v.unflatten(-1, self.config.image)
         return Terms(mixture(around(stored, self.noise, self.config.binary), x))
 
-    def recall(
-        self,
-        state: Patterns,
-        x: Float[Tensor, "*b Q c h w"],
-        steps: int = 15,
-        method: str | None = None,
-        **options: Any,
-    ) -> Recall:
+    def _path(self, state: Patterns, x: Tensor, method: str, hints: Hints) -> Iterator[Snapshot]:
         """Iterate the update from cues; Recall.w are the weights p of the patterns.
 
-        Option mask, for images: which pixels similarities count (1) or not (0), at every step, of any shape
-        (…, height, width) that fits x.
+        A mask, for images: which pixels similarities count, at every step; a code has no pixels.
         """
-        self.check_recall(x, steps, method, options)
-        self.check_state(state, Patterns, v=("N", self.size))
-        checks.broadcastable({"state": state.v.shape[:-2], "x": x.shape[:-4]})
         cue = self.pattern(x)
-        mask = torch.ones_like(cue) if options.get("mask") is None else trusted(options["mask"], x)
-        return self.trajectory(cue, filled(state.v), mask, steps)
+        mask = torch.ones_like(cue) if self.codec is not None else trusted(hints.mask, x)
+        return self.steps(cue, filled(state.v), mask)
 
-    def sample(
-        self,
-        state: Patterns,
-        n: int,
-        steps: int = 15,
-        generator: torch.Generator | None = None,
-        method: str | None = None,
-        **options: Any,
-    ) -> Recall:
+    def _drawn(self, state: Patterns, n: int, method: str, hints: Hints) -> Iterator[Snapshot]:
         """Stored patterns at random, with replacement, then the steps of recall from there."""
-        self.check_sample(n, steps, generator, method, options)
-        self.check_state(state, Patterns, v=("N", self.size))
-        start = draw(filled(state.v), n, generator)
-        return self.trajectory(start, state.v, torch.ones_like(start), steps)
+        start = draw(filled(state.v), n, hints.generator)
+        return self.steps(start, state.v, torch.ones_like(start))
 
-    def trajectory(
-        self, v: Float[Tensor, "*#b Q D"], patterns: Float[Tensor, "*#b N D"], mask: Tensor, steps: int
-    ) -> Recall:
-        """The steps of a path, and their images."""
-        points = list(self.path(v, patterns, mask, steps))
-        x, p = torch.stack([self.image(point.v) for point in points]), torch.stack([point.p for point in points])
-        energies = [point.energy for point in points if point.energy is not None]
-        return Recall(x, p, torch.stack(energies) if energies else None)
-
-    def path(
-        self, v: Float[Tensor, "*#b Q D"], patterns: Float[Tensor, "*#b N D"], mask: Tensor, steps: int
-    ) -> Iterator[Point]:
-        """ξ ← Σ_t p_t x_t, `steps` times. Proof that no step raises the energy: test_the_energy_never_rises."""
+    def steps(
+        self, v: Float[Tensor, "B Q D"], patterns: Float[Tensor, "B N D"], mask: Tensor
+    ) -> Iterator[Snapshot]:
+        """ξ ← Σ_t p_t x_t, again and again. Proof that no step raises the energy: test_the_energy_never_rises."""
         similar, before = self.similar(v, patterns, mask), None
-        for _ in range(steps):
+        while True:
             p = self.separate(similar)
             new = p @ patterns
             after = self.similar(new, patterns, mask)
@@ -230,7 +186,7 @@ class Hopfield(Model):
                 rest = energy > before
                 new, after = (torch.where(rest[..., None], a, b) for a, b in ((v, new), (similar, after)))
                 energy = torch.where(rest, before, energy)
-            yield Point(new, p, energy)
+            yield Snapshot(self.picture(new), p, energy)  # type: ignore[arg-type]
             v, similar, before = new, after, energy
 
     def similar(
@@ -268,11 +224,9 @@ class Hopfield(Model):
         )
         return -soft if self.config.similarity == "l2" else 0.5 * (mask * v * v).sum(-1) - soft
 
-    def energy_at(self, state: Patterns, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q"] | None:
+    @public(flat=True)
+    def energy_at(self, state: Any, x: Cues) -> Float[Tensor, "*b Q"] | None:
         """The energy of images, or of their codes, as they are."""
-        self.check_images(x, "Q")
-        self.check_state(state, Patterns, v=("N", self.size))
-        checks.broadcastable({"state": state.v.shape[:-2], "x": x.shape[:-4]})
         v = self.pattern(x)
         every = torch.ones_like(v)
         return self.energy(v, self.similar(v, filled(state.v), every), every)
@@ -281,9 +235,9 @@ class Hopfield(Model):
         """Every image, at a bit a pixel if binary, else a byte; or every code."""
         return length * self.config.code if self.config.code else stored_size(length, self.config)
 
-    def options(self, method: str) -> tuple[str, ...]:
-        """Which pixels of a cue to trust; a code has no pixels."""
-        return () if self.config.code else ("mask",)
+    @property
+    def sizes(self) -> dict[str, int]:
+        return super().sizes | {"D": self.size}
 
     @property
     def size(self) -> int:
@@ -292,11 +246,11 @@ class Hopfield(Model):
 
     def pattern(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b D"]:
         """What stands for an image: its pixels, or its code."""
-        return x.flatten(-3) if self.codec is None else self.codec.encode(x)
+        return x.flatten(-3) if self.codec is None else self.codec.encoding(x)
 
-    def image(self, v: Float[Tensor, "*b D"]) -> Float[Tensor, "*b c h w"]:
+    def picture(self, v: Float[Tensor, "*b D"]) -> Float[Tensor, "*b c h w"]:
         """The most probable image at a state: its pixels, rounded if they are bits, or what is decoded from it."""
         if self.codec is not None:
-            return self.codec.decode(v).mode()
+            return self.codec.decoding(v).mode()
         x = v.unflatten(-1, self.config.image)
         return (x > 0.5).to(x) if self.config.binary else x

@@ -4,17 +4,19 @@ It is what anyone would try first, and the ceiling of recall: it keeps all that 
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from .. import checks
-from ..likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood
-from .base import BaseConfig, Model, Recall, Terms
+from ...likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood
+from ...recall.trajectory import Snapshot
+from ...support import checks
+from ..base import BaseConfig, Hints, Model, Terms
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class NearestConfig(BaseConfig):
 class Stored(NamedTuple):
     """All images that were written."""
 
-    images: Float[Tensor, "*b N c h w"]
+    images: Float[Tensor, "*#b N c h w"]
 
 
 class Nearest(Model):
@@ -52,7 +54,7 @@ class Nearest(Model):
     TITLE = "Nearest stored image"
     METHODS = ("nearest",)
     UNTRAINED = True
-    Config = NearestConfig
+    Config, State = NearestConfig, Stored
 
     config: NearestConfig
     noise: Float[Tensor, ""]
@@ -62,74 +64,35 @@ class Nearest(Model):
         c = self.config
         self.register_buffer("noise", torch.tensor(float(c.flips if c.binary else c.min_scale)))
 
-    def write(self, x: Float[Tensor, "*b T c h w"], state: Stored | None = None) -> Stored:
-        """Append images, as bits or bytes hold them."""
-        self.check_images(x, "T")
-        new = rounded(x, self.config.binary)
-        if state is None:
-            return Stored(new)
-        self.check_state(state, Stored, images=("N", *self.config.image))
-        return Stored(joined(state.images.flatten(-3), new.flatten(-3)).unflatten(-1, self.config.image))
+    def _code(self, x: Float[Tensor, "B T c h w"]) -> Float[Tensor, "B T c h w"]:
+        """Images, as bits or bytes hold them."""
+        return rounded(x, self.config.binary)
 
-    def forward(
-        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
-    ) -> Terms:
-        """ln p(x_t | memory) of every image of an episode, in the memory of that episode."""
-        return self.given(self.write(self.first(x, written, -4)), x)
+    def _blank(self, batch: int) -> Stored:
+        return Stored(self.noise.new_empty(batch, 0, *self.config.image))
 
-    def given(
-        self, state: Stored, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
-    ) -> Terms:
-        """ln p(x | memory) of other images too."""
-        self.check_images(x, "Q")
-        self.check_state(state, Stored, images=("N", *self.config.image))
-        x = self.with_batch(x, state.images.shape[:-4])
+    def _write(self, e: Tensor, state: Stored) -> Stored:
+        """Append images."""
+        return Stored(torch.cat([state.images, e], 1))
+
+    def _terms(self, state: Stored, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
+        """ln p(x_t | memory) of every image."""
         return Terms(mixture(around(state.images, self.noise, self.config.binary), x))
 
-    def recall(
-        self,
-        state: Stored,
-        x: Float[Tensor, "*b Q c h w"],
-        steps: int = 15,
-        method: str | None = None,
-        **options: Any,
-    ) -> Recall:
-        """The stored image argmin_t Σ_i m_i (x_i − x_ti)², the same at every step.
-
-        Option mask: which pixels to trust (1) or not (0), of any shape (…, height, width) that fits x.
-        """
-        self.check_recall(x, steps, method, options)
-        self.check_state(state, Stored, images=("N", *self.config.image))
+    def _path(self, state: Stored, x: Tensor, method: str, hints: Hints) -> Iterator[Snapshot]:
+        """The stored image argmin_t Σ_i m_i (x_i − x_ti)², the same at every step."""
         stored = filled(state.images.flatten(-3))
-        checks.broadcastable({"state": stored.shape[:-2], "x": x.shape[:-4]})
-        nearest = squares(x.flatten(-3), stored, trusted(options.get("mask"), x)).argmin(-1)
-        return self._still(take(stored, nearest), steps)
+        nearest = squares(x.flatten(-3), stored, trusted(hints.mask, x)).argmin(-1)
+        yield Snapshot(take(stored, nearest).unflatten(-1, self.config.image))
 
-    def sample(
-        self,
-        state: Stored,
-        n: int,
-        steps: int = 15,
-        generator: torch.Generator | None = None,
-        method: str | None = None,
-        **options: Any,
-    ) -> Recall:
+    def _drawn(self, state: Stored, n: int, method: str, hints: Hints) -> Iterator[Snapshot]:
         """Stored images at random, with replacement, the same at every step."""
-        self.check_sample(n, steps, generator, method, options)
-        self.check_state(state, Stored, images=("N", *self.config.image))
-        return self._still(draw(filled(state.images.flatten(-3)), n, generator), steps)
+        drawn = draw(filled(state.images.flatten(-3)), n, hints.generator)
+        yield Snapshot(drawn.unflatten(-1, self.config.image))
 
     def kept(self, length: int) -> int:
         """Every image: a bit a pixel if binary, else a byte."""
         return stored_size(length, self.config)
-
-    def options(self, method: str) -> tuple[str, ...]:
-        """Which pixels of a cue to trust."""
-        return ("mask",)
-
-    def _still(self, found: Float[Tensor, "*b Q D"], steps: int) -> Recall:
-        """A trajectory that is where it ends from its first step on."""
-        return Recall(found.unflatten(-1, self.config.image).expand(steps, *found.shape[:-1], *self.config.image))
 
 
 def stored_size(length: int, config: BaseConfig) -> int:
@@ -184,14 +147,7 @@ def squares(
 
 def trusted(mask: Tensor | None, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q D"]:
     """A mask for every pixel of x, flat: all ones where there is none."""
-    return torch.ones_like(x).flatten(-3) if mask is None else mask.to(x).expand(x.shape).flatten(-3)
-
-
-def joined(old: Float[Tensor, "*a M D"], new: Float[Tensor, "*b T D"]) -> Float[Tensor, "*c N D"]:
-    """The patterns of a memory, and new ones after them."""
-    checks.broadcastable({"state": old.shape[:-2], "x": new.shape[:-2]})
-    batch = torch.broadcast_shapes(old.shape[:-2], new.shape[:-2])
-    return torch.cat([a.expand(*batch, *a.shape[-2:]) for a in (old, new)], dim=-2)
+    return torch.ones_like(x).flatten(-3) if mask is None else mask.flatten(-3)
 
 
 def filled(patterns: Float[Tensor, "*b N D"]) -> Float[Tensor, "*b N D"]:
