@@ -1,6 +1,5 @@
 """Two processes do what one does: the same gradients, the same memory, a run that trains."""
 
-import dataclasses
 import json
 import math
 import os
@@ -21,7 +20,7 @@ from conftest import cuda
 from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, files, memory
 from kanerva.fields import to_dict
 from kanerva.step import Plan, Step, loss_of
-from kanerva.train import fit, new_run, train_here
+from kanerva.train import new_run, suited, train_here
 from small import metrics, tiny
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
@@ -144,7 +143,7 @@ def launch(folder: Path, config: kanerva.RunConfig, processes: int) -> None:
     data = config.data.dataset
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", "kanerva", "train", "demo", "--out", str(folder), "--dataset", data, "--steps", "4"]
-    command += ["--batch", "4", "--lengths", "5", "--log-every", "1", "--evaluate-images", "40", "--device", "cpu"]
+    command += ["--batch", "4", "--lengths", "5", "--evaluate-images", "40", "--device", "cpu"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr[-3000:]
 
@@ -155,7 +154,7 @@ def skipping(rank: int, folder: Path) -> dict[str, Any]:
     config = tiny(folder / str(rank), nonfinite="skip")
     world = distributed.World(rank, 2, torch.device("cpu"))
     images, _ = config.data.load()
-    run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
+    run = new_run(suited(config, images, world), world)
     step = Step(run, images, world)
     step(0)
     step.number.fill_(1)
@@ -214,7 +213,7 @@ def test_a_process_that_ends_ends_all(tmp_path: Path, end: str) -> None:
     """The other one waits for gradients that never come; it must not wait for long, and saves what it has."""
     script = tmp_path / "fail.py"
     script.write_text(FAIL)
-    config = tiny(tmp_path, save_every=100)
+    config = tiny(tmp_path, evaluate_every=100)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     arguments = [json.dumps(to_dict(config)), str(tmp_path / "run"), end]
     result = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
@@ -251,9 +250,10 @@ def test_captured_parts_with_nccl_between_them_gpu(captured: bool, tmp_path: Pat
     torch.distributed.init_process_group("nccl", f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
         world = distributed.World(0, 2, torch.device("cuda"))
-        config = tiny(tmp_path, device="cuda", capture=captured, precision="float32", compile="no", clip=0.0)
+        words = ("float32", "uncompiled", *(() if captured else ("uncaptured",)))
+        config = tiny(tmp_path, device="cuda", compute=words, clip=0.0)
         images, _ = config.data.load("cuda")
-        run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
+        run = new_run(suited(config, images, world), world)
         step = Step(run, images, world)
         assert step.captured == captured
         weights = {name: p.detach().clone() for name, p in run.model.named_parameters()}

@@ -11,7 +11,7 @@ from torch.autograd import gradcheck
 
 import kanerva
 from cases import normal
-from kanerva import PRESETS, CodecConfig
+from kanerva import CodecConfig
 from kanerva.models.base import Preparation
 from kanerva.models.rivals import dnc
 from kanerva.models.rivals.dnc import DNC, DNCConfig, DNCState, Reading
@@ -388,12 +388,3 @@ def test_a_step_of_writing_is_one_graph() -> None:
     m(x).loss().backward()
     for p, wanted in zip(m.parameters(), plain, strict=True):
         torch.testing.assert_close(p.grad, wanted)
-
-
-def test_the_preset_differs_from_omniglot_in_the_model_and_steps() -> None:
-    run, other = PRESETS["omniglot-dnc"][1], PRESETS["omniglot"][1]
-    assert run.data == other.data
-    assert dataclasses.replace(run.train, steps=other.train.steps) == other.train
-    assert isinstance(run.model, DNCConfig)
-    assert (run.model.rows, run.model.code) == (64, 100)
-    assert run.model.codec == other.model.codec  # type: ignore[attr-defined]

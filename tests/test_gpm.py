@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 
 import kanerva
 from cases import normal
-from kanerva import PRESETS, CodecConfig
+from kanerva import CodecConfig
 from kanerva.cli import main
 from kanerva.config import with_model
 from kanerva.models.rivals.gpm import GPM, GPMConfig, exact, iterated, kl_point, written
@@ -265,16 +265,8 @@ def test_long_episodes_stay_finite_in_float32(pseudo_inverse: Any, alike: bool) 
     assert bool(m.recall(state, x[:, :3], 2).x.isfinite().all())
 
 
-def test_the_preset_differs_from_omniglot_in_the_model_alone() -> None:
-    run, other = PRESETS["omniglot-gpm"][1], PRESETS["omniglot"][1]
-    assert (run.data, run.train) == (other.data, other.train)
-    assert isinstance(run.model, GPMConfig)
-    assert (run.model.rows, run.model.code, run.model.memory, run.model.noise) == (32, 100, "mean", "charged")
-    assert run.model.codec == other.model.codec  # type: ignore[attr-defined]
-
-
 def test_it_is_trained_and_its_scores_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = with_model(tiny(tmp_path, steps=60, lr=1e-2, evaluate_every=60, save_every=60), "gpm")
+    config = with_model(tiny(tmp_path, steps=60, lr=1e-2, evaluate_every=60), "gpm")
     score = kanerva.train(config, tmp_path / "run")
     assert score is not None
     rows: list[dict[str, Any]] = metrics(tmp_path / "run")

@@ -13,7 +13,7 @@ from torch.distributions import Normal, kl_divergence
 
 import kanerva
 from cases import normal
-from kanerva import PRESETS, CodecConfig
+from kanerva import CodecConfig
 from kanerva.cli import main
 from kanerva.config import with_model
 from kanerva.models.rivals.vae import VAE, VAEConfig
@@ -121,15 +121,8 @@ def test_colours_out_of_range_are_decoded_on() -> None:
     assert float(m.recall(m.write(x), x, 3).x.abs().max()) > 1.5
 
 
-def test_the_preset_differs_from_omniglot_in_the_model_alone() -> None:
-    run, other = PRESETS["omniglot-vae"][1], PRESETS["omniglot"][1]
-    assert (run.data, run.train) == (other.data, other.train)
-    assert isinstance(run.model, VAEConfig)
-    assert (run.model.codec, run.model.code) == (other.model.codec, 100)  # type: ignore[attr-defined]
-
-
 def test_it_is_trained_and_its_bounds_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = with_model(tiny(tmp_path, steps=60, lr=1e-2, evaluate_every=60, save_every=60), "vae")
+    config = with_model(tiny(tmp_path, steps=60, lr=1e-2, evaluate_every=60), "vae")
     score = kanerva.train(config, tmp_path / "run")
     assert score is not None
     assert score.extra == {}  # in training it would take too long
