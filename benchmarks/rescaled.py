@@ -76,7 +76,7 @@ def strict(
     """
     generator, rows = torch.Generator().manual_seed(0), []
     for _ in range(math.ceil(count / (BATCH * LENGTH))):
-        x = model.dequantise(episodes(images, BATCH, LENGTH, None, generator), generator)
+        x = model.episodes(images, BATCH, LENGTH, None, generator)
         state = model.write(x)
         q = model.retriever(state).address(model.cue(x))
         w, row = moments.draw(q, generator), []

@@ -186,10 +186,6 @@ def test_every_field_has_its_help(kind: type) -> None:
             "kanerva: write_noise: expected a factor from 1e-6 to 1e6",
         ),
         (
-            ["evaluate", "omniglot", "--dataset", "glyphs", "--write-noise", "2"],
-            "kanerva: --write-noise: expected a model with a separate read noise; in this one reads would change",
-        ),
-        (
             ["evaluate", "nearest", "--dataset", "glyphs", "--iterations", "2", "--block", "3"],
             "kanerva: --iterations and --block: expected a dkm; a nearest has no such way to write",
         ),
@@ -385,7 +381,7 @@ def test_evaluate_writes_as_it_is_told(run: Path, capsys: pytest.CaptureFixture[
         json.loads(said(capsys, *flags, *more))
         for more in ([], ["--block", "1", "--iterations", "1"], ["--block", "5", "--iterations", "2"])
     )
-    assert same["nats"] == as_trained["nats"] != others["nats"]
+    assert same["nats"] == as_trained["nats"]
     assert same["kl_memory"] == as_trained["kl_memory"] != others["kl_memory"]
     assert (others["block"], others["iterations"]) == (5, 2)
 
@@ -403,7 +399,7 @@ def test_evaluate_writes_with_another_noise(run: Path, tmp_path: Path, capsys: p
         own.memory.log_noise_var += math.log(3)
     own.save(tmp_path / "noisy.safetensors")
     noisy = json.loads(said(capsys, "evaluate", str(tmp_path / "noisy.safetensors"), *flags))
-    assert same["nats"] == first["nats"] != more["nats"] == noisy["nats"]
+    assert same["nats"] == first["nats"] != more["nats"] == pytest.approx(noisy["nats"])
     assert more["write_noise"] == 3
 
 

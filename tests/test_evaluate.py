@@ -16,6 +16,7 @@ from kanerva.likelihood import LEVEL, Correlated, Gaussian, dequantise
 from kanerva.memory import moments
 from kanerva.models.base import CodecModel, Preparation
 from kanerva.models.dkm import STRICT
+from kanerva.nn import Writing
 
 CONFIG = DKMConfig(image=(1, 6, 6), rows=4, code=5, codec=CodecConfig((4, 4)), weights="full")
 
@@ -57,6 +58,23 @@ def test_new_images_are_read_from_memories_of_others() -> None:
         "mean": pytest.approx(float(wanted.mean())),
         "stderr": pytest.approx(float(wanted.std() / math.sqrt(10))),
     }
+
+
+@pytest.mark.parametrize("how", [Writing(2, 5), Writing(block=5, noise=3.0)])
+def test_a_model_writes_as_it_is_told(how: Writing) -> None:
+    """As one that is made so; the model and its config stay as they were."""
+    m = model().float()
+    other = DKM(dataclasses.replace(m.config, iterations=how.iterations, block=how.block))
+    other.load_state_dict(m.state_dict())
+    x, score = images().images(torch.arange(5)), evaluate(m, images(), 5, 80, how=how)
+    assert score.kl_memory != evaluate(m, images(), 5, 80).kl_memory
+    if how.noise == 1:  # the inverse of reads is another backend's
+        same = evaluate(other, images(), 5, 80)
+        assert (score.nats, score.kl_memory) == pytest.approx((same.nats, same.kl_memory), rel=1e-6)
+    state, _ = memory.write(m.blank(), m.encode(x), how.noise * m.noise_var, how.iterations, how.block)
+    for part, wanted in zip(m.write(x, how=how), state, strict=True):
+        torch.testing.assert_close(part, wanted)
+    assert m.config == CONFIG
 
 
 def test_classes_of_one_image_have_no_new_ones() -> None:

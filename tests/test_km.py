@@ -20,7 +20,7 @@ from kanerva.models.rivals.gaussian import Gaussian
 from kanerva.models.rivals.km import KM, KMConfig, posterior, uncertainty
 from small import metrics, tiny
 
-SMALL = KMConfig(image=(1, 6, 7), code=5, rows=4, key=3, codec=CodecConfig((4, 6)))
+SMALL = KMConfig(image=(1, 6, 7), code=5, rows=4, key=3, memory="exact", codec=CodecConfig((4, 6)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 6, 6), likelihood="gaussian", memory="mean")
 
 

@@ -31,6 +31,7 @@ from .models import DKM, MODELS, Model, load
 from .models.base import CodecModelConfig
 from .models.checkpoint import BEST, LAST, load_state, locate, save_state, taken
 from .models.checkpoint import read as read_checkpoint
+from .nn import Writing
 from .presets import PRESETS
 from .progress import bar
 from .streams import printable, show
@@ -101,12 +102,12 @@ class Evaluate:
 
     def run(self) -> None:
         (who,) = find([self.checkpoint], choose(self.device), self.dataset, self.data_dir)
-        how = {name: value for name in TOLD if (value := getattr(self, name)) is not None}
-        write_by(who.model, how)
-        score = evaluate(who.model, who.unseen, self.length, self.images, self.classes, self.seed)
+        told = {name: value for name in TOLD if (value := getattr(self, name)) is not None}
+        how = written_by(who.model, told)
+        score = evaluate(who.model, who.unseen, self.length, self.images, self.classes, self.seed, how=how)
         about = {
             **who.about,
-            **how,
+            **told,
             "split": "test",
             "mean_image": mean_image_nats(who.seen, who.unseen),
             "version": __version__,
@@ -549,25 +550,18 @@ def ending(folder: Path) -> str:
     return f"step {step:,}: {row['nats']:.2f} nats per training image{when}; {path}"
 
 
-TOLD = ("iterations", "block", "write_noise")
-"""In what a DKM can be told to write otherwise than it was trained."""
+TOLD = {"iterations": "iterations", "block": "block", "write_noise": "noise"}
+"""In what a DKM can be told to write otherwise than it was trained: the flag, and its name in `Writing`."""
 
 
-@torch.no_grad()
-def write_by(model: Model, how: dict[str, Any]) -> None:
-    """Have a DKM write in other rounds or blocks, or with another noise, than it was trained with."""
-    if not how:
-        return
+def written_by(model: Model, told: dict[str, Any]) -> Writing | None:
+    """How a DKM is to write, where it is told otherwise than it was trained."""
+    if not told:
+        return None
     if not isinstance(model, DKM):
-        given = " and ".join(f"--{name.replace('_', '-')}" for name in how)
+        given = " and ".join(f"--{name.replace('_', '-')}" for name in told)
         raise ValueError(f"{given}: expected a dkm; a {model.config.kind} has no such way to write")
-    how = dict(how)
-    if (factor := how.pop("write_noise", None)) is not None:
-        if model.config.read_noise == "shared":
-            wanted = "expected a model with a separate read noise; in this one reads would change"
-            raise ValueError(f"--write-noise: {wanted}")
-        model.memory.log_noise_var += math.log(factor)
-    model.config = dataclasses.replace(model.config, **how)
+    return model.writing._replace(**{TOLD[name]: value for name, value in told.items()})
 
 
 def table(score: Score, about: dict[str, Any]) -> str:

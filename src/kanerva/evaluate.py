@@ -1,20 +1,20 @@
 """Scores on images that the model has not seen."""
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
-from .data import ClassImages, episodes
+from .data import ClassImages
 from .likelihood import Gaussian, bits_per_dimension
 from .models.base import NAMES, CodecModel, Model
+from .nn import Writing
 from .progress import bar
 from .support import checks
 
@@ -88,11 +88,12 @@ def evaluate(
     seed: int = 0,
     batch: int = 16,
     extra: bool = True,
+    how: Writing | None = None,
 ) -> Score:
     """Score a model on at least `count` images, in episodes drawn with a seed; never augmented [sec. 4].
 
     `extra` says whether to score new images and the blank memory too, and to take the model's extra scores, which
-    may cost many times as much.
+    may cost many times as much. how: a DKM writes in other rounds or blocks, or with another noise, than trained.
     """
     checks.count("length", length)
     checks.count("count", count)
@@ -111,16 +112,21 @@ def evaluate(
     generator = torch.Generator(device).manual_seed(seed)
     other = torch.Generator(device).manual_seed(seed + 1)  # so that extra scores leave the first ones as they are
     rounds = max(2, math.ceil(count / (length * batch)))
+    told: dict[str, Any] = {} if how is None else {"how": how}
     rows, extras = [], []
     with bar("evaluating", rounds * batch * length) as advance, not_training(model):
+        other_way = otherwise(model) if extra else None
         for _ in range(rounds):
-            x = model.dequantise(episodes(images, batch, length, classes, generator), generator)
-            same = generator.get_state()
-            rows.append(model(x, generator).parts())
-            extras.append(model.extra_scores(x, other) | otherwise(model, x, same) if extra else {})
+            x = model.episodes(images, batch, length, classes, generator)
+            same = torch.Generator(device)
+            same.set_state(generator.get_state())
+            rows.append(model(x, generator, **told).parts())
+            extras.append(model.extra_scores(x, other, **told) if extra else {})
+            if other_way is not None:
+                extras[-1][other_way.config.pixels] = other_way(x, same, **told).nats()
             advance(batch * length)
         most = min(rounds * batch * length, MOST_NEW)
-        new = new_images(model, images, most, seed=seed) if extra else None
+        new = new_images(model, images, most, seed=seed, how=how) if extra else None
         blank = blank_memory(model, images, most, seed) if extra else None
     table, more = together(rows), together(extras)
     means = {name: float(values.mean()) for name, values in table.items()}
@@ -152,22 +158,21 @@ WAYS: dict[Literal["points", "levels"], str] = {"points": "as points", "levels":
 """The ways in which grey and colour pixels are scored."""
 
 
-def otherwise(model: Model, x: Float[Tensor, "*b T c h w"], state: Tensor) -> dict[str, Float[Tensor, "*b"]]:
-    """Nats per image with the pixels of grey and colour images scored in the other way, with the same draws."""
+def otherwise(model: Model) -> CodecModel | None:
+    """The model with the pixels of grey and colour images scored in the other way; None where there is no other."""
     if model.config.binary or not isinstance(model, CodecModel):
-        return {}
-    config, generator = model.config, torch.Generator(x.device)
-    (other,) = (way for way in WAYS if way != config.pixels)
-    generator.set_state(state)
-    model.config = dataclasses.replace(config, pixels=other)
-    try:
-        return {other: model(x, generator).nats()}
-    finally:
-        model.config = config
+        return None
+    (other,) = (way for way in WAYS if way != model.config.pixels)
+    return model.under(pixels=other)
 
 
 def new_images(
-    model: Model, images: ClassImages, count: int = 10_000, classes: int = 4, seed: int = 0
+    model: Model,
+    images: ClassImages,
+    count: int = 10_000,
+    classes: int = 4,
+    seed: int = 0,
+    how: Writing | None = None,
 ) -> dict[str, float] | None:
     """What new images cost in memories of others of their classes; None where there are too few images.
 
@@ -179,10 +184,11 @@ def new_images(
         return None
     written, read = halves(images.to("cpu"), max(2, count // (classes * each // 2)), classes, each, seed)
     generator = torch.Generator(model.device).manual_seed(seed)
+    told: dict[str, Any] = {} if how is None else {"how": how}
     found = []
     for a, b in zip(written.split(16), read.split(16), strict=True):
         a, b = (model.dequantise(x.to(model.device), generator) for x in (a, b))
-        found.append(model.given(model.write(a), b, generator).nats())
+        found.append(model.given(model.write(a, **told), b, generator).nats())
     return summary(torch.cat(found).double())
 
 
@@ -206,7 +212,7 @@ def blank_memory(model: Model, images: ClassImages, count: int, seed: int = 0) -
     generator, images = torch.Generator(model.device).manual_seed(seed), images.to(model.device)
     found = []
     for _ in range(math.ceil(count / (batch * QUERIES))):
-        x = model.dequantise(episodes(images, batch, QUERIES, None, generator), generator)
+        x = model.episodes(images, batch, QUERIES, None, generator)
         found.append(model.given(state, x, generator).nats())
     every = torch.cat(found).double()
     return summary(every) if bool(every.isfinite().all()) else None

@@ -99,6 +99,17 @@ Whole = Annotated[MemoryState, checks.definite]
 Told = Annotated[MemoryState, checks.unfaded, checks.definite]
 
 
+Factor = Annotated[float | int, checks.positive]
+
+
+class Writing(NamedTuple):
+    """How an episode is written: in rounds, in blocks, with a multiple of noise_var; as in `Memory.store`."""
+
+    iterations: Count = 1
+    block: Count = 1
+    noise: Factor = 1.0
+
+
 class Prediction(NamedTuple):
     """What a memory expects where it is asked: every entry of a code, [key; value], with its variance."""
 
@@ -216,16 +227,16 @@ class Memory(nn.Module):
         *,
         iterations: Count = 1,
         block: Count = 1,
+        noise: Factor = 1.0,
     ) -> Stored:
         """`write`, and give the weights and ln det U with the memory.
 
-        iterations, block: as in `memory.write`.
+        iterations, block: as in `memory.write`. noise: times noise_var, of codes as they are written.
         """
         codes = moments.masked(self.codes(z, values), mask)
         state = self.prior(tuple(codes.shape[:-2])) if state is None else state
-        return kernels.store(
-            state, codes, self.noise_var, iterations, block, self.backend, mask=mask, keys=self.size
-        )
+        noise_var = self.noise_var if noise == 1 else noise * self.noise_var
+        return kernels.store(state, codes, noise_var, iterations, block, self.backend, mask=mask, keys=self.size)
 
     @public
     def read(self, state: MemoryState, cue: Cue, known: Known = None) -> Float[Tensor, "*b Q m"]:

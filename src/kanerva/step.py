@@ -144,13 +144,14 @@ class Step:
 
     def draw(self, plan: Plan) -> Float[Tensor, "B T c h w"]:
         """This process's share of the episodes. Where some images are read but not written, none comes twice."""
-        batch = self.config.batch // self.world.size
-        x = data.episodes(self.images, batch, plan.length, plan.classes, self.generator, plan.unwritten > 0)
-        if plan.augment:
-            x = data.augment(x, self.images.binary, generator=self.generator)
-        if self.config.mirror:
-            x = data.mirror(x, self.generator)
-        return self.model.dequantise(x, self.generator)
+
+        def change(x: Tensor) -> Tensor:
+            if plan.augment:
+                x = data.augment(x, self.images.binary, generator=self.generator)
+            return data.mirror(x, self.generator) if self.config.mirror else x
+
+        batch, distinct = self.config.batch // self.world.size, plan.unwritten > 0
+        return self.model.episodes(self.images, batch, plan.length, plan.classes, self.generator, distinct, change)
 
     def judge(self, finite: Bool[Tensor, ""]) -> None:
         """Skip a step that is not finite, and note the first. With nonfinite="stop", later ones are skipped too."""

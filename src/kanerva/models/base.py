@@ -5,6 +5,7 @@ A hook therefore sees (B, T, channels, height, width) and a State of tensors (B,
 config, a State, a few hooks and `kept`; CONTRIBUTING prints one whole.
 """
 
+import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from torch.utils._pytree import tree_map_only
 
 from .. import files
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
-from ..data import ClassImages, nearest
+from ..data import ClassImages, episodes, nearest
 from ..fields import to_dict
 from ..likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise
 from ..recall.trajectory import Recall as Recall
@@ -417,6 +418,20 @@ class Model(nn.Module, ABC):
             raise ValueError(f"method: expected one of {', '.join(self.METHODS)}, got {name!r}")
         return name
 
+    def episodes(
+        self,
+        images: ClassImages,
+        batch: int,
+        length: int,
+        classes: int | None = None,
+        generator: torch.Generator | None = None,
+        distinct: bool = False,
+        change: Callable[[Tensor], Tensor] | None = None,
+    ) -> Float[Tensor, "batch length c h w"]:
+        """Draw episodes that are to be scored (`data.episodes`), change them if asked to, and dequantise them."""
+        x = episodes(images, batch, length, classes, generator, distinct)
+        return self.dequantise(x if change is None else change(x), generator)
+
     def dequantise(
         self, x: Float[Tensor, "*b c h w"], generator: torch.Generator | None = None
     ) -> Float[Tensor, "*b c h w"]:
@@ -573,6 +588,12 @@ class CodecModel(Codec, Model):
     def __init__(self, config: CodecModelConfig | None = None) -> None:
         Model.__init__(self, config)
         self.make(self._encoded(), self.AUTO)
+
+    def under(self, **changes: Any) -> "CodecModel":
+        """The same weights under a config with some other fields; this model stays as it is."""
+        other = copy.copy(self)
+        other.config = dataclasses.replace(self.config, **changes)
+        return other
 
     def _encoded(self) -> int:
         """How many numbers the encoder puts out: the code, unless a model wants more of it."""

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from .. import kernels, memory
 from ..data import ClassImages
 from ..memory import Inverse, MemoryState, Weights, moments
-from ..nn import PAPER, Memory
+from ..nn import PAPER, Memory, Writing
 from ..recall import frame, methods
 from ..recall.frame import Contents
 from ..recall.retriever import Cue, Retriever
@@ -30,7 +30,7 @@ from ..support import checks
 from ..support.checks import Count, Random, Variance
 from ..support.door import public
 from . import trust
-from .base import CodecModel, CodecModelConfig, Cues, Episode, Hints, Images, Preparation, Terms
+from .base import CodecModel, CodecModelConfig, Cues, Episode, Hints, Images, Preparation, Terms, first
 
 STRICT = "M drawn and charged"
 """The extra score that is a strict bound."""
@@ -143,16 +143,25 @@ class DKM(CodecModel):
     def _blank(self, batch: int) -> MemoryState:
         return self.memory.prior((batch,))
 
-    def _write(self, e: Cue, state: MemoryState) -> MemoryState:
-        return self.memory.write(e.z, state, **self._how)
+    @public(flat=True)
+    def write(self, x: Episode, state: MemoryState | None = None, how: Writing | None = None) -> MemoryState:
+        """Write images into a memory, a blank one unless `state` says which [alg. 1].
 
-    def _store(self, e: Cue, batch: int) -> tuple[MemoryState, Float[Tensor, "B"]]:
-        state, _, log_det = self.memory.store(e.z, **self._how)
-        return state, self.memory.kl(state, log_det)
+        how: in other rounds or blocks, or with another noise, than the config says.
+        """
+        return self._write(self._code(x), self._blank(len(x)) if state is None else state, how)
 
     @property
-    def _how(self) -> dict[str, Any]:
-        return {"iterations": self.config.iterations, "block": self.config.block}
+    def writing(self) -> Writing:
+        """How images are written unless it is said."""
+        return Writing(self.config.iterations, self.config.block)
+
+    def _write(self, e: Cue, state: MemoryState, how: Writing | None = None) -> MemoryState:
+        return self.memory.write(e.z, state, **(how or self.writing)._asdict())
+
+    def _store(self, e: Cue, batch: int, how: Writing | None = None) -> tuple[MemoryState, Float[Tensor, "B"]]:
+        state, _, log_det = self.memory.store(e.z, **(how or self.writing)._asdict())
+        return state, self.memory.kl(state, log_det)
 
     # read
 
@@ -181,7 +190,19 @@ class DKM(CodecModel):
         M = memory.sample(state, generator) if self.drawn and self.training else state.R
         return Terms(*self.log_lik(x, moments.draw(q, generator) @ M, z), moments.kl_address(q))
 
-    # bound: L_T is `forward`, in base.py
+    # bound
+
+    @public(flat=True)
+    def forward(
+        self, x: Episode, generator: Random = None, written: int | None = None, how: Writing | None = None
+    ) -> Terms:
+        """The terms of L_T: write an episode, and read every image of it [eq. elbo].
+
+        written: write only so many images, the first ones. how: as in `write`.
+        """
+        e = self._code(x)
+        state, kl_memory = self._store(first(e, written, x.shape[1]), len(x), how)
+        return self._terms(state, x, e, generator)._replace(kl_memory=kl_memory)
 
     @public(flat=True)
     def online(self, x: Episode, intermediate: int = 0, generator: Random = None) -> list[Terms]:
@@ -197,10 +218,11 @@ class DKM(CodecModel):
             )
         z, T = self._code(x).z, x.shape[1]
         prior = state = self._blank(len(x))
+        how = self.writing._asdict()
         w, done, bounds = z.new_zeros(len(x), 0, self.memory.rows), 0, []
         for t in sorted({T * (i + 1) // (intermediate + 1) for i in range(intermediate + 1)} - {0}):
-            before, w1, _ = self.memory.store(z[:, done : t - 1], state, **self._how)
-            state, w2, _ = self.memory.store(z[:, t - 1 : t], before, **self._how)
+            before, w1, _ = self.memory.store(z[:, done : t - 1], state, **how)
+            state, w2, _ = self.memory.store(z[:, t - 1 : t], before, **how)
             w, done = torch.cat([w, w1, w2], 1), t
             inverse = self._invert(state, self.noise_var)
             q = self._spread(moments.spread(w, state, self.noise_var, inverse))
@@ -209,10 +231,12 @@ class DKM(CodecModel):
         return bounds[::-1]
 
     @public(flat=True)
-    def extra_scores(self, x: Episode, generator: Random = None) -> dict[str, Float[Tensor, "*b"]]:
+    def extra_scores(
+        self, x: Episode, generator: Random = None, how: Writing | None = None
+    ) -> dict[str, Float[Tensor, "*b"]]:
         """−(Σ ln p(x | w, M) − KL(w) − KL(M)) / T with M drawn from q(M), not its mean: a bound on ln p(X)."""
         e = self._code(x)
-        state, kl_memory = self._store(e, len(x))
+        state, kl_memory = self._store(e, len(x), how)
         q = self._weights(state, e)
         M = memory.sample(state, generator)
         read = moments.draw(q, generator) @ M
