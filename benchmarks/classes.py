@@ -18,7 +18,7 @@ from torch import Tensor
 import kanerva
 from fitted import CLASSES, MODELS, ROOT, loaded
 from kanerva.evaluate import MOST_NEW, WRITTEN, halves, summary
-from kanerva.experiments import base
+from kanerva.lab import runner
 from kanerva.models import Model
 
 OWN, BLANK, OTHER = "of their classes", "blank", "of other classes"
@@ -70,7 +70,7 @@ def main() -> None:
         **compared(scores),
     }
     print(json.dumps(found, indent=1))
-    base.save(ROOT / "results" / "evaluation" / "classes.json", found)
+    runner.save(ROOT / "results" / "evaluation" / "classes.json", found)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from torch.nn import Module
 import kanerva
 from kanerva import DKM, PRESETS, DataConfig, DKMConfig, MemoryState, RunConfig, data, kernels, memory
 from kanerva.distributed import World
-from kanerva.experiments.base import distinct
+from kanerva.lab.measures import distinct
 from kanerva.models import Model
 from kanerva.models.base import CodecModel
 from kanerva.step import Step, why_not_captured

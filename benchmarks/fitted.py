@@ -24,7 +24,7 @@ from torch import Tensor
 import kanerva
 from kanerva import DKM, memory
 from kanerva.evaluate import MOST_NEW, WRITTEN, halves, summary
-from kanerva.experiments import base
+from kanerva.lab import runner
 from kanerva.models import Model
 from kanerva.models.rivals.vae import VAE
 
@@ -193,7 +193,7 @@ def main() -> None:
         f"are over memories. twice, scales: with twice the steps, and with T diagonal, in the first {BATCH}.",
     }
     print(json.dumps(found, indent=1))
-    base.save(args.out, found)
+    runner.save(args.out, found)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import kanerva
 from kanerva import DKM, memory
 from kanerva.data import ClassImages, episodes
 from kanerva.evaluate import summary
-from kanerva.experiments import base
+from kanerva.lab import runner
 from kanerva.memory import MemoryState, moments
 
 ROOT = Path(__file__).parents[1]
@@ -119,7 +119,7 @@ def main() -> None:
         if unseen.binary:
             found[name]["held"] = held(model, unseen)
         print(name, json.dumps(found[name], indent=1), flush=True)
-    base.save(out, found)
+    runner.save(out, found)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ from PIL import Image
 
 import kanerva
 import records
-from kanerva import files, report
+from kanerva import files
+from kanerva.app import report
 from kanerva.checkpoint import Run
 from kanerva.data import omniglot
 from kanerva.distributed import World

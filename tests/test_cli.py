@@ -119,8 +119,9 @@ def test_help_of_training_is_one_screen_and_all_of_it_is_there(capsys: pytest.Ca
         (["evaluate", "nowhere.safetensors"], "nowhere.safetensors: no such file"),
         (["evaluate", str(Path(__file__).parent)], "is not the folder of a run, or nothing was saved there yet"),
         (["data", "--dataset", "glyfs"], "did you mean 'glyphs'?"),
-        (["experiment", "capcity"], "got 'capcity'; did you mean 'capacity'?"),
-        (["experiment", "capacity", "--sed", "1"], "--sed.*--seed"),
+        (["experiment", "capcity"], "got 'capcity'; did you mean 'capacity'"),
+        (["experiment", "basins", "--sed", "1"], "--sed.*--seed"),
+        (["experiment", "basins", "--checkpoint", "nowhere"], "nowhere: no such checkpoint or run; pretrained: "),
         (["report"], "RUN"),
         (["recall", "omniglot", "x.png", "--damage", "x"], "--damage"),
         (["data", "--dataset", "omniglot", "--data-dir", "nowhere"], "images_background.zip"),
@@ -139,8 +140,8 @@ def interrupt(*_: object, **__: object) -> None:
     ("function", "arguments"),
     [
         ("kanerva.commands.find", ["evaluate", "omniglot"]),
-        ("kanerva.experiments.base.load", ["experiment", "capacity"]),
-        ("kanerva.report.page", ["report", "omniglot"]),
+        ("kanerva.lab.runner.load", ["experiment", "capacity"]),
+        ("kanerva.app.report.page", ["report", "omniglot"]),
         ("kanerva.config.DataConfig.load", ["data"]),
         ("kanerva.commands.parse", ["train", "demo"]),
     ],
@@ -388,7 +389,7 @@ def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["capacity", "denoising", "sampling", "more", "basins", "order", "fixed-points", "rivals", "inside"]
+    names = ["capacity", "denoising", "sampling", "basins", "fixed-points", "rivals", "inside"]
     text = said(capsys, "experiment")
     assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == names
     assert said(capsys, "experiment", "--help") == text
@@ -401,7 +402,7 @@ def test_help_draws_nothing() -> None:
     """The list of experiments is quick: neither they nor Matplotlib are imported for it."""
     code = (
         "import sys; from kanerva.cli import main; main(['--help']); main(['experiment']); "
-        "print([m for m in sys.modules if m.startswith(('matplotlib', 'kanerva.experiments.', 'kanerva.report'))])"
+        "print([m for m in sys.modules if m.startswith(('matplotlib', 'kanerva.lab.', 'kanerva.app.report'))])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "[]"
@@ -424,7 +425,8 @@ def test_files_cannot_write_to_the_terminal_what_they_like(
     results = {"experiment": "capacity", "models": [{"name": EVIL, "result": {}}]}
     (tmp_path / "a.json").write_text(json.dumps(results))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kanerva.experiments.plots.draw", lambda results, path: [path.with_name(EVIL)])
+        patch.setattr("kanerva.lab.drawing.draw", lambda made, path: [path.with_name(EVIL)])
+        patch.setattr("kanerva.lab.drawing.figures", lambda *_: {})
         harmless(said(capsys, "plot", str(tmp_path / "a.json")))
 
 
@@ -561,7 +563,7 @@ def test_few_test_images_and_a_score_that_rises(
     assert about["recall"] == f"least-squares, 1 steps, {taken}"
     page = Path(said(capsys, "report", str(run)).strip()).read_text()
     text = re.sub(r"\s+", " ", re.sub("<[^>]*>", "", page))
-    assert "2 of 4 steps. The test score was best at step 2, 10.00 nats per image, and 90.00 at step 4." in text
+    assert "The test score was best at step 2, 10.00 nats per image, and 90.00 at step 4." in text
     assert "This page is about that checkpoint." in text
     assert f"draws from only {number} test images of pictures" in text
     assert "10.0 ± 1.0" in text

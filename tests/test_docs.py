@@ -24,10 +24,11 @@ import pytest
 import torch
 from PIL import Image
 
-from kanerva import DKM, PRESETS, DKMConfig, commands, experiments, memory
+from kanerva import DKM, PRESETS, DKMConfig, commands, lab, memory
 from kanerva.cli import COMMANDS
 from kanerva.commands import parse
 from kanerva.fields import to_dict
+from kanerva.lab.runner import flags
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -228,7 +229,7 @@ def placeholder(arguments: list[str]) -> bool:
 
 @functools.cache
 def known_flags() -> set[str]:
-    kinds: list[Any] = [*commands.KINDS.values(), *map(experiments.find, experiments.EXPERIMENTS)]
+    kinds: list[Any] = [*commands.KINDS.values(), *(flags(lab.find(name), name) for name in lab.EXPERIMENTS)]
     kinds += [parse("train", [name]) for name in PRESETS]
     return {"model", "resume", "help", *(flag for kind in kinds for flag in commands.flags(kind))}
 

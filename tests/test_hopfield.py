@@ -11,10 +11,11 @@ from torch import Tensor
 
 import kanerva
 from cases import normal
-from kanerva import CodecConfig, DKMConfig, data, subject
+from kanerva import CodecConfig, DKMConfig, data
 from kanerva.cli import main
 from kanerva.config import with_model
 from kanerva.data import ClassImages, corruption
+from kanerva.lab import runner
 from kanerva.models.rivals import hopfield
 from kanerva.models.rivals.hopfield import Hopfield, HopfieldConfig
 from kanerva.models.rivals.nearest import Nearest, rounded
@@ -204,7 +205,7 @@ def test_a_beta_is_saved_and_not_chosen_again(tmp_path: Path) -> None:
     m = kanerva.create("hopfield", (1, 8, 8), similarity="dot")
     m.beta.fill_(0.123)  # type: ignore[operator]
     m.save(tmp_path / "model.safetensors")
-    (again,) = subject.find([str(tmp_path / "model.safetensors")], dataset=str(patterns(tmp_path)))
+    (again,) = runner.find([str(tmp_path / "model.safetensors")], dataset=str(patterns(tmp_path)))
     assert torch.equal(again.model.beta, m.beta)  # type: ignore[arg-type]
 
 
@@ -242,7 +243,7 @@ def test_codes_are_those_of_the_model(kind: str, likelihood: str, scale: str, tm
 def test_a_place_names_the_codec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kanerva.train(with_model(tiny(tmp_path, steps=1), "vae"), tmp_path / "run")
     place = f"hopfield:{tmp_path / 'run'}"
-    (found,) = subject.find([place])
+    (found,) = runner.find([place])
     assert isinstance(found.model, Hopfield)
     assert found.model.config.code == 6
     again = Hopfield.on(kanerva.load(tmp_path / "run"))
@@ -259,7 +260,7 @@ def test_a_place_names_the_codec(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (f"nearest:{tmp_path / 'run'}", "nearest: expected no codec, which it does not use"),
     ):
         with pytest.raises(ValueError, match=message):
-            list(subject.find([bad], dataset=str(tmp_path / "bits.npz")))
+            list(runner.find([bad], dataset=str(tmp_path / "bits.npz")))
 
 
 def test_settings_of_other_models_are_taken_over() -> None:

@@ -18,7 +18,7 @@ import kanerva
 from cases import normal
 from kanerva import DKM, MemoryState, memory
 from kanerva.data import corruption
-from kanerva.experiments.base import distinct
+from kanerva.lab.measures import distinct
 from kanerva.recall import frame
 from mirror import PIXELS, SHAPE, bits, mirror
 from recalling import COLOUR, generator, images, model

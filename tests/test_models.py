@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kanerva
-from kanerva import MODELS, CodecConfig, Model, Recall, subject
+from kanerva import MODELS, CodecConfig, Model, Recall
 from kanerva.data import ClassImages, corruption
 from kanerva.fields import from_dict, to_dict
+from kanerva.lab import runner
 from kanerva.models import BaseConfig
 
 pytestmark = pytest.mark.usefixtures("short_search")
@@ -429,6 +430,6 @@ def test_a_wrong_name_is_answered_with_those_there_are() -> None:
 def test_only_trained_models_lend_their_codec(tmp_path: Path) -> None:
     kanerva.create("dkm", (1, 7, 8), rows=2, code=3, codec=CodecConfig((4,))).save(tmp_path / "m.safetensors")
     place = f"hopfield:{tmp_path / 'm.safetensors'}"
-    assert subject.source(place).kind == "hopfield"
+    assert runner.source(place).kind == "hopfield"
     with pytest.raises(ValueError, match="expected a trained model after the colon, got hopfield:"):
-        subject.source(f"hopfield:{place}")
+        runner.source(f"hopfield:{place}")

@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from kanerva import progress, streams
-from kanerva.experiments.tables import Table
+from kanerva.lab.tables import Table
 
 # A window's title, a cleared screen, a line of its own, colours in one character, and text from right to left.
 EVIL = "\x1b]0;x\x07\x1b[2J\nkanerva: all is well\x9b1m\u202e"

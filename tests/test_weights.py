@@ -11,8 +11,8 @@ import kanerva
 from kanerva import RunConfig
 from kanerva.commands import parse
 from kanerva.data import corruption
-from kanerva.experiments.base import distances, distinct
 from kanerva.fields import from_dict
+from kanerva.lab.measures import distances, distinct
 from kanerva.models import checkpoint
 from test_omniglot import REAL, real
 

@@ -18,13 +18,15 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import __version__, experiments, plain, spelling, streams
+from . import __version__, lab, plain, spelling, streams
 from .config import DataConfig, RunConfig, with_model
 from .data import ClassImages
 from .data.images import is_image, is_sheet, write_sheet
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir, check_writable
+from .lab.runner import find
+from .lab.runner import flags as experiment_flags
 from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
@@ -35,7 +37,6 @@ from .nn import Writing
 from .presets import PRESETS
 from .progress import bar
 from .streams import printable, show
-from .subject import find
 from .support import checks
 from .support.linalg import together
 from .train import FEW, saved_config, train
@@ -171,15 +172,14 @@ class Experiment:
     """Make one of the paper's experiments: numbers, and figures of them."""
 
     work: Any
-    """One of the classes in experiments/."""
+    """Its flags, which `lab.runner` has read."""
 
     def run(self) -> None:
-        path = self.work.main()
+        path, drawn = self.work.main()
         results = json.loads(path.read_text("utf-8"))
         for model in results["models"]:
-            show(f"{printable(model['name'])}\n{self.work.table(model['result']).lines()}\n")
-        # those of a run before this one, with other models, are older
-        drawn = [file for file in experiments.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
+            table = self.work.EXPERIMENT.table(model["result"])
+            show(f"{printable(model['name'])}\n{table.lines()}\n")
         show("\n".join(printable(str(file)) for file in (path, *drawn)))
         print(f"{results['seconds']} s")
 
@@ -189,14 +189,14 @@ class Plot:
     """Draw the figures of an experiment again, from its file of results alone."""
 
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
-    """The JSON that kanerva experiment, or benchmarks/speed.py, has written."""
+    """The JSON that kanerva experiment has written."""
     out: Path | None = None
     """A folder for the figures; otherwise they go beside FILE."""
 
     def run(self) -> None:
-        from .experiments import plots
+        from .lab import drawing
 
-        show("\n".join(printable(str(file)) for file in plots.redraw(self.file, self.out)))
+        show("\n".join(printable(str(file)) for file in drawing.redraw(self.file, self.out)))
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Report:
     run's folder."""
 
     def run(self) -> None:
-        from . import report
+        from .app import report
 
         show(str(report.write(self.place, self.out, self.experiments)))
 
@@ -438,7 +438,8 @@ def parse(command: str, arguments: list[str]) -> Any:
         return parse_train(arguments)
     if command == "experiment":
         name, *flags = arguments
-        return Experiment(tyro.cli(experiments.find(name), prog=f"kanerva experiment {name}", args=flags))
+        command = f"kanerva experiment {name}"
+        return Experiment(tyro.cli(experiment_flags(lab.find(name), command), prog=command, args=flags))
     return tyro.cli(KINDS[command], prog=f"kanerva {command}", args=arguments)
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from . import data
 from .data import Cue
 from .data.images import Pictures, ink_of, is_sheet, names, pictures
-from .experiments.base import distances
-from .experiments.tables import Table, show
+from .lab.measures import distances
+from .lab.tables import Table, show
 from .models import Model
 from .progress import bar
 

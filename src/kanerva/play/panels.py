@@ -15,7 +15,7 @@ from torch import Tensor
 
 from .. import data
 from ..data import ClassImages, corruption
-from ..experiments.basins import MARGIN, landscape, through
+from ..lab.plane import MARGIN, landscape, through
 from ..models import DKM
 from ..recall import methods
 from ..recall.frame import Contents

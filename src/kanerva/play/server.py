@@ -25,8 +25,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .. import data, plain, subject
+from .. import data, plain
 from ..data import ClassImages, mazes, omniglot
+from ..lab import runner
 from ..models import DKM, checkpoint
 from . import panels
 from .panels import Body
@@ -354,12 +355,12 @@ def pretrained() -> list[str]:
 def gather(places: Sequence[str]) -> list[Playable]:
     """The models at these places, or all that are pretrained, each with the images at hand that fit it."""
     sets: dict[str, ClassImages] = {}
-    found = [subject.source(place) for place in places or pretrained()]
+    found = [runner.source(place) for place in places or pretrained()]
     for source in found:
         if source.kind != "dkm":
             raise ValueError(f"{source.place}: expected a DKM, got a model of kind {source.kind}")
     made = []
-    for source, called in zip(found, subject.names([source.place for source in found]), strict=True):
+    for source, called in zip(found, runner.names([source.place for source in found]), strict=True):
         model = source.checkpoint.model() if source.checkpoint else None
         assert isinstance(model, DKM)
         own = [source.data.dataset] if source.data is not None else []
@@ -371,7 +372,7 @@ def gather(places: Sequence[str]) -> list[Playable]:
             for name in dict.fromkeys([*own, *sets])
             if name in sets and (sets[name].shape, sets[name].binary) == (model.config.image, model.config.binary)
         ]
-        offered = dict(zip(subject.names(fitting), map(sets.__getitem__, fitting), strict=True))
+        offered = dict(zip(runner.names(fitting), map(sets.__getitem__, fitting), strict=True))
         made.append(Playable(called, source.place, model.requires_grad_(False), offered))
     return made
 

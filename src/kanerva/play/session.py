@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..experiments.basins import Plane
+from ..lab.plane import Plane
 from ..memory import MemoryState
 from ..models import DKM
 from ..recall.frame import Contents

@@ -9,7 +9,6 @@
     vectors      recall and search where codes are vectors of any kind, without a codec
     methods      descent, least-squares and stochastic, each with its options; recall, sample
     watch        being told what a search looks at and finds
-    chains       how well Markov chains mix
 
 Each is a file of this folder.
 """
