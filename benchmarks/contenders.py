@@ -16,8 +16,8 @@ from kanerva.distributed import World
 from kanerva.lab.measures import distinct
 from kanerva.models import Model
 from kanerva.models.base import CodecModel
-from kanerva.step import Step, why_not_captured
-from kanerva.train import new_run, suited
+from kanerva.training.loop import new_run, suited
+from kanerva.training.step import Step, why_not_captured
 from timing import Work
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from kanerva import PRESETS, RunConfig, models
-from kanerva.config import with_model
-from kanerva.fields import from_dict, to_dict
 from kanerva.lab import runner
+from kanerva.support.configs import from_dict, to_dict
+from kanerva.training.config import with_model
 
 OUT = Path(__file__).parents[1] / "results" / "evaluation" / "seeds.json"
 # What two runs of one row may differ in: how they are computed, logged and kept, and of course the seed.

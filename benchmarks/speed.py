@@ -40,8 +40,8 @@ import kanerva
 import report
 from contenders import Case, captured
 from kanerva import PRESETS, DataConfig, deep_checks
-from kanerva.config import Word
 from kanerva.files import atomic_write
+from kanerva.training.config import Word
 from timing import Work, compare, cuda_events, exponent, take_turns, wall
 
 Row = dict[str, Any]

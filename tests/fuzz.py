@@ -39,11 +39,11 @@ import kanerva
 import records
 from kanerva import files
 from kanerva.app import report
-from kanerva.checkpoint import Run
 from kanerva.data import omniglot
 from kanerva.distributed import World
 from kanerva.models import checkpoint
-from kanerva.train import fit, new_run
+from kanerva.training.loop import fit, new_run
+from kanerva.training.run import Run
 from small import tiny
 
 ROOT = Path(__file__).parents[1]

@@ -21,7 +21,7 @@ def test_the_error_is_that_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
     given = episodes(images(), 32, 6, 2, generator(1))
     halves = iter(given.split(16))
     # the module, which the package's function of the same name hides
-    monkeypatch.setattr(importlib.import_module("kanerva.evaluate"), "episodes", lambda *_: next(halves))
+    monkeypatch.setattr(importlib.import_module("kanerva.training.evaluate"), "episodes", lambda *_: next(halves))
     score = evaluate(subject().model, images(), length=6, count=192, classes=2, seed=0, batch=16, extra=False)
     noise = generator()
     with torch.no_grad():

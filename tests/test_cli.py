@@ -22,13 +22,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_t
 
 import kanerva
 from kanerva import PRESETS, DataConfig, files
-from kanerva.checkpoint import flat
+from kanerva.app.commands import KINDS, Experiment, Train, parse
 from kanerva.cli import COMMANDS, main
-from kanerva.commands import KINDS, Experiment, Train, parse
 from kanerva.data import load
-from kanerva.fields import to_dict
 from kanerva.models import checkpoint
-from kanerva.train import saved_config
+from kanerva.support.configs import to_dict
+from kanerva.training.loop import saved_config
+from kanerva.training.run import flat
 from small import patterns, tiny
 from test_streams import EVIL, harmless
 
@@ -139,11 +139,11 @@ def interrupt(*_: object, **__: object) -> None:
 @pytest.mark.parametrize(
     ("function", "arguments"),
     [
-        ("kanerva.commands.find", ["evaluate", "omniglot"]),
+        ("kanerva.app.commands.find", ["evaluate", "omniglot"]),
         ("kanerva.lab.runner.load", ["experiment", "capacity"]),
         ("kanerva.app.report.page", ["report", "omniglot"]),
-        ("kanerva.config.DataConfig.load", ["data"]),
-        ("kanerva.commands.parse", ["train", "demo"]),
+        ("kanerva.training.config.DataConfig.load", ["data"]),
+        ("kanerva.app.commands.parse", ["train", "demo"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -205,10 +205,10 @@ def test_what_cannot_be_printed_ends_in_order(
 
 
 def test_json_has_no_nan(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("kanerva.commands.mean_image_nats", lambda *_: math.nan)
+    monkeypatch.setattr("kanerva.app.commands.mean_image_nats", lambda *_: math.nan)
     text = said(capsys, "evaluate", str(run), "--images", "20", "--length", "5", "--json")
     assert json.loads(text)["mean_image"] is None
-    monkeypatch.setattr("kanerva.commands.contents", lambda _: {"best": math.inf, "run": [{"x": -math.inf}]})
+    monkeypatch.setattr("kanerva.app.commands.contents", lambda _: {"best": math.inf, "run": [{"x": -math.inf}]})
     assert json.loads(said(capsys, "info", str(run), "--json")) == {"best": None, "run": [{"x": None}]}
 
 
@@ -234,7 +234,7 @@ def test_a_run_that_is_not_evaluated_says_how_it_ended(tmp_path: Path, capsys: p
 
 
 def test_only_the_first_process_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("kanerva.commands.train", lambda *_: None)
+    monkeypatch.setattr("kanerva.app.commands.train", lambda *_: None)
     monkeypatch.setenv("RANK", "1")
     assert said(capsys, "train", "demo") == ""
 
@@ -535,7 +535,7 @@ def test_a_preview_takes_the_place_of_no_picture(
 def test_few_test_images_and_a_score_that_rises(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module, scores = sys.modules["kanerva.train"], iter((10.0, 90.0))
+    module, scores = sys.modules["kanerva.training.loop"], iter((10.0, 90.0))
     real = module.evaluate
 
     def evaluate(*args: Any, **options: Any) -> Any:

@@ -18,9 +18,9 @@ import kanerva
 from cases import case, normal
 from conftest import cuda
 from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, files, memory
-from kanerva.fields import to_dict
-from kanerva.step import Plan, Step, loss_of
-from kanerva.train import new_run, suited, train_here
+from kanerva.support.configs import to_dict
+from kanerva.training.loop import new_run, suited, train_here
+from kanerva.training.step import Plan, Step, loss_of
 from small import metrics, tiny
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
@@ -228,9 +228,9 @@ def test_a_process_that_ends_ends_all(tmp_path: Path, end: str) -> None:
 
 FAIL = """
 import json, os, signal, sys, kanerva
-from kanerva.config import RunConfig
-from kanerva.fields import from_dict
-from kanerva.step import Step
+from kanerva.training.config import RunConfig
+from kanerva.support.configs import from_dict
+from kanerva.training.step import Step
 original = Step.draw
 def draw(self, plan):
     if self.number == 3 and self.world.rank == 1:

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from kanerva import DKM, MODELS, CodecConfig, DKMConfig, RunConfig, memory
-from kanerva.config import with_model
 from kanerva.data import ClassImages
-from kanerva.evaluate import WAYS, evaluate, halves, new_images
 from kanerva.likelihood import LEVEL, Correlated, Gaussian, dequantise
 from kanerva.memory import moments
 from kanerva.models.base import CodecModel, Preparation
 from kanerva.models.dkm import STRICT
 from kanerva.nn import Writing
+from kanerva.training.config import with_model
+from kanerva.training.evaluate import WAYS, evaluate, halves, new_images
 
 CONFIG = DKMConfig(image=(1, 6, 6), rows=4, code=5, codec=CodecConfig((4, 4)), weights="full")
 

@@ -15,8 +15,8 @@ import kanerva
 from cases import normal
 from kanerva import CodecConfig
 from kanerva.cli import main
-from kanerva.config import with_model
 from kanerva.models.rivals.gpm import GPM, GPMConfig, exact, iterated, kl_point, written
+from kanerva.training.config import with_model
 from small import metrics, tiny
 
 SMALL = GPMConfig(image=(1, 6, 7), code=5, rows=4, memory="exact", codec=CodecConfig((4, 6)))

@@ -14,10 +14,10 @@ import kanerva
 from cases import AWKWARD, case, normal
 from kanerva import PRESETS, CodecConfig, MemoryState, memory
 from kanerva.cli import main
-from kanerva.config import with_model
 from kanerva.memory import moments
 from kanerva.models.rivals.gaussian import Gaussian
 from kanerva.models.rivals.km import KM, KMConfig, posterior, uncertainty
+from kanerva.training.config import with_model
 from small import metrics, tiny
 
 SMALL = KMConfig(image=(1, 6, 7), code=5, rows=4, key=3, memory="exact", codec=CodecConfig((4, 6)))

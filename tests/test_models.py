@@ -13,9 +13,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import kanerva
 from kanerva import MODELS, CodecConfig, Model, Recall
 from kanerva.data import ClassImages, corruption
-from kanerva.fields import from_dict, to_dict
 from kanerva.lab import runner
 from kanerva.models import BaseConfig
+from kanerva.support.configs import from_dict, to_dict
 
 pytestmark = pytest.mark.usefixtures("short_search")
 

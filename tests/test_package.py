@@ -37,7 +37,7 @@ def test_every_public_name_is_there() -> None:
 def test_files_are_there_when_they_are_used() -> None:
     """Also where a file is imported first: train.py does not take the place of the function `train`."""
     code = (
-        "import kanerva, kanerva.train, kanerva.evaluate; print(kanerva.fields.to_dict.__name__, "
+        "import kanerva, kanerva.train, kanerva.evaluate; print(kanerva.support.configs.to_dict.__name__, "
         "kanerva.data.load.__name__, kanerva.MemoryState is kanerva.memory.MemoryState, "
         "type(kanerva.train).__name__, type(kanerva.evaluate).__name__)"
     )

@@ -24,24 +24,16 @@ import torch
 
 import kanerva
 from conftest import cuda
-from kanerva import (
-    CodecConfig,
-    DataConfig,
-    RunConfig,
-    Score,
-    Terms,
-    TrainConfig,
-    checkpoint,
-    files,
-)
+from kanerva import CodecConfig, DataConfig, RunConfig, Score, Terms, TrainConfig, files
 from kanerva.distributed import World
-from kanerva.evaluate import mean_image_nats
-from kanerva.fields import from_dict, to_dict
-from kanerva.log import Log
 from kanerva.models.rivals.nearest import NearestConfig
 from kanerva.models.rivals.vae import VAEConfig
-from kanerva.step import Plan, Step, learning_rate, loss_of, plan_of, step_seed, why_not_captured
-from kanerva.train import NonFinite, advice, interrupts, new_run, saved_config, suited
+from kanerva.support.configs import from_dict, to_dict
+from kanerva.training import run as checkpoint
+from kanerva.training.evaluate import mean_image_nats
+from kanerva.training.loop import NonFinite, advice, interrupts, new_run, saved_config, suited
+from kanerva.training.metrics import Log
+from kanerva.training.step import Plan, Step, learning_rate, loss_of, plan_of, step_seed, why_not_captured
 from small import metrics, patterns, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -111,7 +103,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(changes: dict[str, Any], tmp_path: Pa
 
 def halt(config: RunConfig, folder: Path, after: int) -> None:
     """Train and send ourselves SIGTERM when step `after` is logged."""
-    train_module = sys.modules["kanerva.train"]
+    train_module = sys.modules["kanerva.training.loop"]
     original = train_module.Log.train  # type: ignore[attr-defined]
 
     def train(self: Any, step: int, *rest: Any) -> None:
@@ -698,8 +690,8 @@ def test_unfinished_files_of_killed_runs_are_removed(tmp_path: Path) -> None:
 LAUNCHER = """
 import json, os, sys
 import torch._dynamo, kanerva, kanerva.kernels.cpu
-from kanerva.config import RunConfig
-from kanerva.fields import from_dict
+from kanerva.training.config import RunConfig
+from kanerva.support.configs import from_dict
 for line in sys.stdin:
     config, folder, errors = json.loads(line)
     child = os.fork()
@@ -979,7 +971,7 @@ def test_a_run_goes_on_with_the_same_images_alone(tmp_path: Path) -> None:
 @pytest.fixture
 def rising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of six steps whose score, at every second, is 30, 10 and 50."""
-    module = sys.modules["kanerva.train"]
+    module = sys.modules["kanerva.training.loop"]
     scores, real = iter((30.0, 10.0, 50.0)), module.evaluate
 
     def evaluate(*args: Any, **options: Any) -> Score:

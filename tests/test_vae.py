@@ -15,8 +15,8 @@ import kanerva
 from cases import normal
 from kanerva import CodecConfig
 from kanerva.cli import main
-from kanerva.config import with_model
 from kanerva.models.rivals.vae import VAE, VAEConfig
+from kanerva.training.config import with_model
 from small import metrics, tiny
 
 SMALL = VAEConfig(image=(1, 6, 7), code=5, codec=CodecConfig((4, 6)))

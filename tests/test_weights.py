@@ -9,11 +9,11 @@ import torch
 
 import kanerva
 from kanerva import RunConfig
-from kanerva.commands import parse
+from kanerva.app.commands import parse
 from kanerva.data import corruption
-from kanerva.fields import from_dict
 from kanerva.lab.measures import distances, distinct
 from kanerva.models import checkpoint
+from kanerva.support.configs import from_dict
 from test_omniglot import REAL, real
 
 

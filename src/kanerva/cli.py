@@ -7,7 +7,7 @@ import traceback
 from typing import NoReturn
 
 from . import __version__, lab, streams
-from .spelling import nearest
+from .support.spelling import nearest
 
 # name: what it does, and what to make smaller where memory runs out
 COMMANDS = {
@@ -75,7 +75,7 @@ def answer(command: str, arguments: list[str]) -> None:
         known, close = ", ".join(lab.EXPERIMENTS), nearest(arguments[0], lab.EXPERIMENTS)
         raise ValueError(f"experiment: expected one of {known}, got {arguments[0]!r}{close}")
     else:
-        from .commands import parse
+        from .app.commands import parse
 
         parse(command, arguments).run()
 

@@ -28,9 +28,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .plain import loads
 from .progress import bar
 from .streams import say
+from .support.plain import loads
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 

@@ -21,12 +21,12 @@ from torch.utils._pytree import tree_map_only
 from .. import files
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
 from ..data import ClassImages, episodes, nearest
-from ..fields import to_dict
 from ..likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise
 from ..recall.trajectory import Recall as Recall
 from ..recall.trajectory import Snapshot, follow
 from ..support import checks
 from ..support.checks import Count, Random, Sizes
+from ..support.configs import to_dict
 from ..support.door import public
 
 

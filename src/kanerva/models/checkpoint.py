@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from .. import data, files
-from ..fields import from_dict
 from ..memory import MemoryState
+from ..support.configs import from_dict
 from .base import MODELS, BaseConfig, Model, find
 
 WEIGHTS = Path(__file__).parent / "weights"

@@ -25,10 +25,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .. import data, plain
+from .. import data
 from ..data import ClassImages, mazes, omniglot
 from ..lab import runner
 from ..models import DKM, checkpoint
+from ..support import plain
 from . import panels
 from .panels import Body
 from .pictures import UPLOAD, pack, upload

@@ -3,4 +3,7 @@
 door     what does a public function do before and after its work?
 checks   what must arguments be, and how is that said?
 linalg   the small dense algebra that the memory and its kernels share
+configs  how do configs become JSON, and come back?
+plain    which JSON can any program read?
+spelling which of the known words was meant?
 """

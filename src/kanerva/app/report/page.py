@@ -19,7 +19,7 @@ from ...files import contents
 from ...lab import EXPERIMENTS, drawing
 from ...lab.tables import Table, is_number, plus_minus, show
 from ...models import MODELS, Model
-from ...train import FEW
+from ...training.loop import FEW
 from . import figures
 from .gather import Material, Results, part
 

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from . import files
+from .. import files
+from ..data import changes
+from ..files import atomic_write, lock, make_folder, sweep
+from ..models.base import Model
+from ..models.checkpoint import LAST, Checkpoint, read
+from ..support.configs import from_dict, to_dict
 from .config import MOST, RunConfig
-from .data import changes
-from .fields import from_dict, to_dict
-from .files import atomic_write, lock, make_folder, sweep
-from .models.base import Model
-from .models.checkpoint import LAST, Checkpoint, read
 
 # What may change when a run goes on: how long, how often it reports, where and how it computes.
 FREE = ("steps", "device", "compute", "evaluate_every", "evaluate_images", "nonfinite")

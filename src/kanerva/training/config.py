@@ -6,12 +6,12 @@ from typing import Literal, get_args
 
 import torch
 
-from . import data
-from .data import ClassImages
-from .kernels import BACKENDS
-from .models import BaseConfig, DKMConfig, find
-from .models.base import CodecModelConfig
-from .support import checks
+from .. import data
+from ..data import ClassImages
+from ..kernels import BACKENDS
+from ..models import BaseConfig, DKMConfig, find
+from ..models.base import CodecModelConfig
+from ..support import checks
 
 Word = Literal["float32", "bfloat16", "uncaptured", "compiled", "uncompiled", "reference", "gram", "cpu", "triton"]
 # The words of `compute` that answer the same question.

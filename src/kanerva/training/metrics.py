@@ -7,10 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import plain, progress
+from .. import progress
+from ..files import atomic_write
+from ..models.base import NAMES
+from ..support import plain
 from .evaluate import Score
-from .files import atomic_write
-from .models.base import NAMES
 
 METRICS = "metrics.jsonl"
 

@@ -18,28 +18,28 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import __version__, lab, plain, spelling, streams
-from .config import DataConfig, RunConfig, with_model
-from .data import ClassImages
-from .data.images import is_image, is_sheet, write_sheet
-from .distributed import choose, first
-from .evaluate import Score, evaluate, mean_image_nats
-from .files import atomic_write, cache_dir, check_writable
-from .lab.runner import find
-from .lab.runner import flags as experiment_flags
-from .log import METRICS, latest
-from .memory import MemoryState, frame
-from .models import DKM, MODELS, Model, load
-from .models.base import CodecModelConfig
-from .models.checkpoint import BEST, LAST, load_state, locate, save_state, taken
-from .models.checkpoint import read as read_checkpoint
-from .nn import Writing
-from .presets import PRESETS
-from .progress import bar
-from .streams import printable, show
-from .support import checks
-from .support.linalg import together
-from .train import FEW, saved_config, train
+from .. import __version__, lab, streams
+from ..data import ClassImages
+from ..data.images import is_image, is_sheet, write_sheet
+from ..distributed import choose, first
+from ..files import atomic_write, cache_dir, check_writable
+from ..lab.runner import find
+from ..lab.runner import flags as experiment_flags
+from ..memory import MemoryState, frame
+from ..models import DKM, MODELS, Model, load
+from ..models.base import CodecModelConfig
+from ..models.checkpoint import BEST, LAST, load_state, locate, save_state, taken
+from ..models.checkpoint import read as read_checkpoint
+from ..nn import Writing
+from ..progress import bar
+from ..streams import printable, show
+from ..support import checks, plain, spelling
+from ..support.linalg import together
+from ..training.config import DataConfig, RunConfig, with_model
+from ..training.evaluate import Score, evaluate, mean_image_nats
+from ..training.loop import FEW, saved_config, train
+from ..training.metrics import METRICS, latest
+from ..training.presets import PRESETS
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class Plot:
     """A folder for the figures; otherwise they go beside FILE."""
 
     def run(self) -> None:
-        from .lab import drawing
+        from ..lab import drawing
 
         show("\n".join(printable(str(file)) for file in drawing.redraw(self.file, self.out)))
 
@@ -212,7 +212,7 @@ class Report:
     run's folder."""
 
     def run(self) -> None:
-        from .app import report
+        from . import report
 
         show(str(report.write(self.place, self.out, self.experiments)))
 
@@ -236,7 +236,7 @@ class Inspect:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
-        from . import own
+        from .. import own
 
         model, state = load(self.checkpoint), load_state(self.state)
         if not isinstance(model, DKM):
@@ -315,7 +315,7 @@ class Recall:
         checks.seed(self.seed)
 
     def run(self) -> None:
-        from . import own
+        from .. import own
 
         if missing := left_out(self.model, self.images):
             raise ValueError(missing)
@@ -408,7 +408,7 @@ class Play:
 
     def run(self) -> None:
         try:
-            from .play.server import serve
+            from ..play.server import serve
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] not in ("starlette", "uvicorn"):
                 raise

@@ -15,21 +15,23 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import checkpoint, distributed, kernels, plain
-from .checkpoint import Run
+from .. import distributed, kernels
+from ..data import ClassImages, find
+from ..distributed import World
+from ..files import contents
+from ..models import MODELS, load
+from ..models.base import CodecModel, CodecModelConfig, Model, Preparation
+from ..models.checkpoint import BEST, LAST, read
+from ..streams import say
+from ..support import plain
+from ..support.checks import deep_checks
+from ..support.configs import from_dict
+from . import run as checkpoint
 from .config import COMPILES, PRECISIONS, RunConfig, TrainConfig
-from .data import ClassImages, find
-from .distributed import World
 from .evaluate import Score, evaluate
-from .fields import from_dict
-from .files import contents
-from .log import Log
-from .models import MODELS, load
-from .models.base import CodecModel, CodecModelConfig, Model, Preparation
-from .models.checkpoint import BEST, LAST, read
+from .metrics import Log
+from .run import Run
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
-from .streams import say
-from .support.checks import deep_checks
 
 # Measured: results/training/colour-emoji.json.
 EXPECT = (

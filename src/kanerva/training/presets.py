@@ -1,8 +1,8 @@
 """The named runs, each as it is: kanerva train NAME, or PRESETS[NAME][1]."""
 
-from .codec import CodecConfig
+from ..codec import CodecConfig
+from ..models import DKMConfig
 from .config import DataConfig, RunConfig, TrainConfig
-from .models import DKMConfig
 
 # The nats of a colour image are a sum over thousands of pixels, which get surer as training goes on: gradients have
 # norms of 5,000 at first and of up to 300,000 later. With a clip of 10, which cuts every step, mazes take 450 steps

@@ -18,12 +18,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from . import data, distributed
-from .checkpoint import Run
+from .. import data, distributed
+from ..data import ClassImages
+from ..distributed import World
+from ..models.base import NAMES, Model
 from .config import TrainConfig
-from .data import ClassImages
-from .distributed import World
-from .models.base import NAMES, Model
+from .run import Run
 
 
 class Plan(NamedTuple):
