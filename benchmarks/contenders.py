@@ -12,11 +12,11 @@ from torch.nn import Module
 
 import kanerva
 from kanerva import DKM, PRESETS, DataConfig, DKMConfig, MemoryState, RunConfig, data, kernels, memory
-from kanerva.distributed import World
 from kanerva.lab.measures import distinct
 from kanerva.models import Model
 from kanerva.models.base import CodecModel
 from kanerva.training.loop import new_run, suited
+from kanerva.training.processes import World
 from kanerva.training.step import Step, why_not_captured
 from timing import Work
 

@@ -40,9 +40,9 @@ import records
 from kanerva import files
 from kanerva.app import report
 from kanerva.data import omniglot
-from kanerva.distributed import World
 from kanerva.models import checkpoint
 from kanerva.training.loop import fit, new_run
+from kanerva.training.processes import World
 from kanerva.training.run import Run
 from small import tiny
 

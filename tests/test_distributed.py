@@ -19,6 +19,7 @@ from cases import case, normal
 from conftest import cuda
 from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, files, memory
 from kanerva.support.configs import to_dict
+from kanerva.training import processes
 from kanerva.training.loop import new_run, suited, train_here
 from kanerva.training.step import Plan, Step, loss_of
 from small import metrics, tiny
@@ -69,10 +70,10 @@ def left(folder: Path, function: Callable[..., Any]) -> list[dict[str, torch.Ten
 
 def gradients(rank: int, folder: Path) -> dict[str, Any]:
     m, (x, generator) = model(seed=rank), half(rank)
-    sums = distributed.shared_gradients(m, 1, distributed.World(rank, 2, torch.device("cpu")))
+    sums = processes.shared_gradients(m, 1, processes.World(rank, 2, torch.device("cpu")))
     sums.zero_()
     loss_of(m, x, TrainConfig(), generator)[0].backward()
-    distributed.add_up(sums)
+    processes.add_up(sums)
     return {name: p.grad / 2 for name, p in m.named_parameters() if p.grad is not None}
 
 
@@ -152,7 +153,7 @@ def skipping(rank: int, folder: Path) -> dict[str, Any]:
     """A step that went wrong in one process only."""
     (folder / str(rank)).mkdir()
     config = tiny(folder / str(rank), nonfinite="skip")
-    world = distributed.World(rank, 2, torch.device("cpu"))
+    world = processes.World(rank, 2, torch.device("cpu"))
     images, _ = config.data.load()
     run = new_run(suited(config, images, world), world)
     step = Step(run, images, world)
@@ -161,7 +162,7 @@ def skipping(rank: int, folder: Path) -> dict[str, Any]:
     step.gradients(Plan(5, None, 0))
     if rank == 1:
         step.sums[-1] = math.nan  # of a gradient
-    distributed.add_up(step.sums)
+    processes.add_up(step.sums)
     step.update()
     skipped = step.skip.clone()
     bad = step.bad()
@@ -185,7 +186,7 @@ def test_torchrun_trains(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
-    world = distributed.World(0, 2, torch.device("cpu"))
+    world = processes.World(0, 2, torch.device("cpu"))
     with pytest.raises(ValueError, match="batch: expected a multiple of the 2 processes, got 5"):
         train_here(tiny(tmp_path, batch=5), tmp_path / "run", False, world)
     assert not (tmp_path / "run").exists()
@@ -204,7 +205,7 @@ def test_an_environment_that_no_launcher_sets_is_refused(
 ) -> None:
     for name, value in ({"RANK": "0", "WORLD_SIZE": "2"} | given).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=message), distributed.start("cpu"):
+    with pytest.raises(ValueError, match=message), processes.start("cpu"):
         pass
 
 
@@ -249,7 +250,7 @@ def test_captured_parts_with_nccl_between_them_gpu(captured: bool, tmp_path: Pat
     """A group of one process that takes itself for one of two: its sums are only its own, and are halved."""
     torch.distributed.init_process_group("nccl", f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
-        world = distributed.World(0, 2, torch.device("cuda"))
+        world = processes.World(0, 2, torch.device("cuda"))
         words = ("float32", "uncompiled", *(() if captured else ("uncaptured",)))
         config = tiny(tmp_path, device="cuda", compute=words, clip=0.0)
         images, _ = config.data.load("cuda")

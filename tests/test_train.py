@@ -25,14 +25,14 @@ import torch
 import kanerva
 from conftest import cuda
 from kanerva import CodecConfig, DataConfig, RunConfig, Score, Terms, TrainConfig, files
-from kanerva.distributed import World
 from kanerva.models.rivals.nearest import NearestConfig
 from kanerva.models.rivals.vae import VAEConfig
 from kanerva.support.configs import from_dict, to_dict
-from kanerva.training import run as checkpoint
 from kanerva.training.evaluate import mean_image_nats
 from kanerva.training.loop import NonFinite, advice, interrupts, new_run, saved_config, suited
 from kanerva.training.metrics import Log
+from kanerva.training.processes import World
+from kanerva.training.run import Run, alone, flat
 from kanerva.training.step import Plan, Step, learning_rate, loss_of, plan_of, step_seed, why_not_captured
 from small import metrics, patterns, tiny
 
@@ -46,7 +46,7 @@ def same_checkpoint(a: Path, b: Path) -> None:
     assert (about_x["step"], about_x["best"]) == (about_y["step"], about_y["best"])
 
 
-def new_step(config: RunConfig, resume: Path | None = None) -> tuple[checkpoint.Run, Step]:
+def new_step(config: RunConfig, resume: Path | None = None) -> tuple[Run, Step]:
     """A step to be called by hand, on the device of the config."""
     world = World(0, 1, torch.device(config.train.device))
     images, _ = config.data.load(world.device)
@@ -346,7 +346,7 @@ def test_presets_have_the_paper_s_memory() -> None:
 
 def test_a_dkm_has_forty_flags_and_every_preset_needs_its_own() -> None:
     def leaves(config: Any) -> dict[str, Any]:
-        return checkpoint.flat(to_dict(config))
+        return flat(to_dict(config))
 
     flags = {name.split(".")[-1] for name in leaves(RunConfig())} - {"kind"}
     assert len(flags) == len(leaves(RunConfig())) - 1 <= 40
@@ -358,7 +358,7 @@ def test_a_dkm_has_forty_flags_and_every_preset_needs_its_own() -> None:
 # the step
 
 
-def state(run: checkpoint.Run) -> list[torch.Tensor]:
+def state(run: Run) -> list[torch.Tensor]:
     """Copies of all that a step may change."""
     tensors = [*run.model.state_dict().values(), *(run.average.state_dict().values() if run.average else ())]
     tensors += [x for moments in run.optimizer.state.values() for x in moments.values()]
@@ -569,7 +569,7 @@ def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
     before = (tmp_path / "run" / "last.safetensors").read_bytes()
     with pytest.raises(FileExistsError, match="holds a run already; --resume goes on with it"):
         kanerva.train(config, tmp_path / "run")
-    with checkpoint.alone(tmp_path / "run"), pytest.raises(FileExistsError, match="another process is training"):
+    with alone(tmp_path / "run"), pytest.raises(FileExistsError, match="another process is training"):
         kanerva.train(config, tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
 
@@ -679,7 +679,7 @@ def test_unfinished_files_of_killed_runs_are_removed(tmp_path: Path) -> None:
     ]
     for name in dead + live:
         (folder / name).write_text("half")
-    with checkpoint.alone(folder), pytest.raises(FileExistsError, match="another process is training here"):
+    with alone(folder), pytest.raises(FileExistsError, match="another process is training here"):
         kanerva.train(config, folder, resume=True)
     assert all((folder / name).exists() for name in dead)
     kanerva.train(config, folder, resume=True)

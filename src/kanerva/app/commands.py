@@ -21,7 +21,6 @@ from torch.nn.functional import pad
 from .. import __version__, lab, streams
 from ..data import ClassImages
 from ..data.images import is_image, is_sheet, write_sheet
-from ..distributed import choose, first
 from ..files import atomic_write, cache_dir, check_writable
 from ..lab.runner import find
 from ..lab.runner import flags as experiment_flags
@@ -40,6 +39,7 @@ from ..training.evaluate import Score, evaluate, mean_image_nats
 from ..training.loop import FEW, saved_config, train
 from ..training.metrics import METRICS, latest
 from ..training.presets import PRESETS
+from ..training.processes import choose, first
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ import tyro
 
 from .. import __version__, models
 from ..data import ClassImages, changes
-from ..distributed import choose
 from ..files import atomic_write, check_writable, contents
 from ..models import Model
 from ..models.checkpoint import Checkpoint, read, shipped, taken
@@ -30,6 +29,7 @@ from ..streams import say, show
 from ..support import checks, plain
 from ..support.configs import from_dict
 from ..training.config import DataConfig, RunConfig
+from ..training.processes import choose
 
 # Models
 

@@ -5,5 +5,6 @@ checks   what must arguments be, and how is that said?
 linalg   the small dense algebra that the memory and its kernels share
 configs  how do configs become JSON, and come back?
 plain    which JSON can any program read?
+jit      compiled functions for the CPU, and where they are kept
 spelling which of the known words was meant?
 """

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from .. import distributed, kernels
+from .. import kernels
 from ..data import ClassImages, find
-from ..distributed import World
 from ..files import contents
 from ..models import MODELS, load
 from ..models.base import CodecModel, CodecModelConfig, Model, Preparation
@@ -26,11 +25,11 @@ from ..streams import say
 from ..support import plain
 from ..support.checks import deep_checks
 from ..support.configs import from_dict
-from . import run as checkpoint
 from .config import COMPILES, PRECISIONS, RunConfig, TrainConfig
 from .evaluate import Score, evaluate
 from .metrics import Log
-from .run import Run
+from .processes import Lost, World, agree, start
+from .run import Run, claim
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
 
 # Measured: results/training/colour-emoji.json.
@@ -52,7 +51,7 @@ class NonFinite(RuntimeError):
 
 def train(config: RunConfig, folder: str | Path, resume: bool = False) -> Score | None:
     """Train a model in `folder`, or go on with the run that is there; returns the last evaluation."""
-    with distributed.start(config.train.device) as world:
+    with start(config.train.device) as world:
         return train_here(config, Path(folder), resume, world)
 
 
@@ -65,7 +64,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
     own = find(config.data.dataset) == "images"
     marks = {split.split: split.marks for split in (images, held)} if own else {}
     with contextlib.ExitStack() as stack:
-        still_ours = stack.enter_context(checkpoint.claim(folder, config, resume, marks)) if world.main else None
+        still_ours = stack.enter_context(claim(folder, config, resume, marks)) if world.main else None
         run = new_run(config, world, None if resume else images, start)
         run.marks = marks
         if resume:
@@ -92,9 +91,9 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         while run.step < c.steps:
             try:
                 drawn = step(run.step)
-            except distributed.Lost as error:
+            except Lost as error:
                 save(LAST)  # what is left of the step is not made: weights are those before it
-                raise distributed.Lost(f"{error}; saved at step {run.step}, --resume goes on from there") from error
+                raise Lost(f"{error}; saved at step {run.step}, --resume goes on from there") from error
             run.step += 1
             log.step(run.step, drawn)
             last = run.step == c.steps
@@ -116,7 +115,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
                 elif score.nats > run.best + 2 * score.nats_stderr and not told:
                     log.say(risen(run))
                     told = True
-            stopping = (looking or world.size == 1) and distributed.agree(stop(), world)
+            stopping = (looking or world.size == 1) and agree(stop(), world)
             if keeping or stopping:
                 handle_nonfinite(run, step.bad(), save, log)
                 save(LAST)

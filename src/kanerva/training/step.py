@@ -18,11 +18,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from .. import data, distributed
+from .. import data
 from ..data import ClassImages
-from ..distributed import World
 from ..models.base import NAMES, Model
 from .config import TrainConfig
+from .processes import World, add_up, shared_gradients
 from .run import Run
 
 
@@ -80,7 +80,7 @@ class Step:
         # where `skip` is 1, a fused optimiser leaves weights and moments alone, as for torch.amp.GradScaler
         self.optimizer.found_inf, self.optimizer.grad_scale = self.skip, None  # type: ignore[attr-defined]
         # with several processes, all that they add up
-        self.sums = distributed.shared_gradients(self.model, len(NAMES) + 1, world)
+        self.sums = shared_gradients(self.model, len(NAMES) + 1, world)
         self.captured = why_not_captured(self.config, world) is None
         if self.captured:
             self.graphs: dict[Plan, list[torch.cuda.CUDAGraph]] = {}
@@ -97,7 +97,7 @@ class Step:
         parts = [graph.replay for graph in self.graphs[plan]] if self.captured else self.parts(plan)
         for i, part in enumerate(parts):
             if i:
-                distributed.add_up(self.sums)
+                add_up(self.sums)
             part()
         return c.batch * plan.length
 
