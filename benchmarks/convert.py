@@ -6,13 +6,13 @@ python benchmarks/convert.py FILE.safetensors …
 import sys
 from typing import Any
 
-from kanerva import files
+from kanerva.support.tensors import load, save
 
 
 def main(paths: list[str]) -> None:
     """Save each file again; one that has been converted stays as it is."""
     for path in paths:
-        tensors, about = files.load(path)
+        tensors, about = load(path)
         now = dict(about)
         if "model" in now:
             now["model"] = model(now["model"])
@@ -20,8 +20,8 @@ def main(paths: list[str]) -> None:
             drawn = run["model"].get("drawn", False)
             now["run"] = run | {"model": model(run["model"]), "train": train(run["train"], drawn)}
         if now != about:
-            files.save(path, tensors, now)
-            after = files.load(path)[0]
+            save(path, tensors, now)
+            after = load(path)[0]
             assert all(x.equal(after[name]) for name, x in tensors.items()), path
             print(path)
 

@@ -40,7 +40,7 @@ import kanerva
 import report
 from contenders import Case, captured
 from kanerva import PRESETS, DataConfig, deep_checks
-from kanerva.files import atomic_write
+from kanerva.support.files import atomic_write
 from kanerva.training.config import Word
 from timing import Work, compare, cuda_events, exponent, take_turns, wall
 

@@ -37,11 +37,12 @@ from PIL import Image
 
 import kanerva
 import records
-from kanerva import files
 from kanerva.app import report
 from kanerva.data import omniglot
 from kanerva.models import checkpoint
-from kanerva.training.loop import fit, new_run
+from kanerva.support import files
+from kanerva.support import tensors as storage
+from kanerva.training.loop import new_run
 from kanerva.training.processes import World
 from kanerva.training.run import Run
 from small import tiny
@@ -141,7 +142,6 @@ def put_run(folder: Path) -> None:
     """A run that has ended: checkpoint, config and metrics. Its images lie beside it, and stay whole."""
     kanerva.train(config_in(folder.parent), folder)
     (folder / "best.safetensors").unlink()
-    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
 
 
 def put_checkpoint(folder: Path) -> None:
@@ -162,7 +162,7 @@ def read_state(folder: Path) -> tuple[dict[str, torch.Tensor], Any]:
     run = new(folder.parent)
     run.restore(folder / checkpoint.LAST)
     run.save(folder.parent / "again.safetensors")
-    tensors, about = files.load(folder.parent / "again.safetensors")
+    tensors, about = storage.load(folder.parent / "again.safetensors")
     return tensors, {key: about[key] for key in ("step", "best")}
 
 
@@ -174,12 +174,12 @@ def same_tensors(a: tuple[dict[str, torch.Tensor], Any], b: tuple[dict[str, torc
 
 def describe_otherwise(folder: Path, draw: random.Random) -> None:
     """Another description with a checksum that is right: somebody wrote it so."""
-    tensors, about = files.load(folder / checkpoint.LAST)
+    tensors, about = storage.load(folder / checkpoint.LAST)
     with contextlib.suppress(ValueError, RecursionError):
         about = json.loads(text_of(json.dumps(about).encode(), draw))
     if isinstance(about, dict):
         with contextlib.suppress(ValueError):  # NaN cannot be written
-            files.save(folder / checkpoint.LAST, tensors, about)
+            storage.save(folder / checkpoint.LAST, tensors, about)
 
 
 def read_run(folder: Path) -> None:

@@ -1,13 +1,12 @@
 """Capacity: its numbers are those of `evaluate` and of a plain loop, and its figures come from its file alone."""
 
 import dataclasses
-import importlib
 from typing import Any
 
 import pytest
 import torch
 
-from kanerva import evaluate, memory
+from kanerva import DKM, evaluate, memory
 from kanerva.data import episodes
 from kanerva.lab import capacity
 from kanerva.lab.tables import Share, point
@@ -20,8 +19,7 @@ def test_the_error_is_that_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the same 32 episodes, 16 at a time, with the same noise."""
     given = episodes(images(), 32, 6, 2, generator(1))
     halves = iter(given.split(16))
-    # the module, which the package's function of the same name hides
-    monkeypatch.setattr(importlib.import_module("kanerva.training.evaluate"), "episodes", lambda *_: next(halves))
+    monkeypatch.setattr(DKM, "episodes", lambda *_: next(halves))
     score = evaluate(subject().model, images(), length=6, count=192, classes=2, seed=0, batch=16, extra=False)
     noise = generator()
     with torch.no_grad():

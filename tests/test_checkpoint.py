@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import kanerva
-from kanerva import files
 from kanerva.models.checkpoint import Checkpoint, read
+from kanerva.support import files
+from kanerva.support import tensors as storage
 
 SMALL: dict[str, Any] = {"image": (1, 8, 8), "rows": 4, "code": 6, "codec": {"filters": (4, 4)}}
 
@@ -29,7 +30,7 @@ def changed(path: Path, R0: Tensor | None = None, **fields: Any) -> Path:
     _, tensors, about = read(path)
     if R0 is not None:
         tensors["model.memory.R0"] = R0
-    files.save(path, tensors, {**about, "model": {**about["model"], **fields}})
+    storage.save(path, tensors, {**about, "model": {**about["model"], **fields}})
     return path
 
 
@@ -40,7 +41,7 @@ def same(a: Checkpoint, b: Checkpoint) -> bool:
 
 def test_what_is_loaded_can_be_saved_again(path: Path) -> None:
     before = read(path)
-    files.save(*before)
+    storage.save(*before)
     assert same(read(path), before)
 
 
@@ -80,7 +81,7 @@ def test_a_changed_description_is_noticed(path: Path, old: bytes, new: bytes) ->
 def test_a_file_of_another_format_is_refused(path: Path) -> None:
     _, tensors, about = read(path)
     note = json.dumps(about | {"format": 2, "version": "0.0.9"})
-    path.write_bytes(safetensors.torch.save(tensors, {"kanerva": note, "sha256": files.sha256(tensors, note)}))
+    path.write_bytes(safetensors.torch.save(tensors, {"kanerva": note, "sha256": storage.sha256(tensors, note)}))
     with pytest.raises(ValueError, match=r"model.safetensors: expected .* format 3, got .* 2, of kanerva 0.0.9$"):
         kanerva.load(path)
 

@@ -21,16 +21,17 @@ from PIL import Image
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
-from kanerva import PRESETS, DataConfig, files
+from kanerva import PRESETS, DataConfig
 from kanerva.app.commands import KINDS, Experiment, Train, parse
 from kanerva.cli import COMMANDS, main
 from kanerva.data import load
 from kanerva.models import checkpoint
+from kanerva.support import tensors as storage
 from kanerva.support.configs import to_dict
 from kanerva.training.loop import saved_config
 from kanerva.training.run import flat
 from small import patterns, tiny
-from test_streams import EVIL, harmless
+from test_say import EVIL, harmless
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -283,7 +284,7 @@ def test_evaluate_writes_as_it_is_told(run: Path, capsys: pytest.CaptureFixture[
 
 
 def test_evaluate_writes_with_another_noise(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = kanerva.DKM(dataclasses.replace(kanerva.load(run).config, read_noise="own"))
+    own = kanerva.DKM(dataclasses.replace(kanerva.load(run).config, read_noise="own"))  # type: ignore[call-arg]
     own.save(tmp_path / "own.safetensors")
     images = json.loads((run / "config.json").read_text())["data"]["dataset"]
     flags = ["--dataset", images, "--images", "100", "--length", "5", "--json"]
@@ -412,12 +413,12 @@ def test_files_cannot_write_to_the_terminal_what_they_like(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither by their names nor by what they say of themselves."""
-    whole = files.load(checkpoint.locate("omniglot"))
+    whole = storage.load(checkpoint.locate("omniglot"))
     place = tmp_path / "a.safetensors"
-    files.save(place, whole[0], {**whole[1], EVIL: {EVIL: EVIL}, "version": EVIL})
+    storage.save(place, whole[0], {**whole[1], EVIL: {EVIL: EVIL}, "version": EVIL})
     harmless(said(capsys, "info", str(place)))
     assert json.loads(said(capsys, "info", str(place), "--json"))[EVIL] == {EVIL: EVIL}
-    files.save(place, whole[0], {**whole[1], "model": {**whole[1]["model"], EVIL: 3}})
+    storage.save(place, whole[0], {**whole[1], "model": {**whole[1]["model"], EVIL: 3}})
     harmless(refused(capsys, "recall", str(place), str(tmp_path)))
     safetensors.torch.save_file({EVIL: torch.zeros(1)}, place)
     harmless(refused(capsys, "inspect", str(place)))

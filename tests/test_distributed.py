@@ -17,7 +17,8 @@ import torch.multiprocessing as mp
 import kanerva
 from cases import case, normal
 from conftest import cuda
-from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, files, memory
+from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, memory
+from kanerva.support import tensors as storage
 from kanerva.support.configs import to_dict
 from kanerva.training import processes
 from kanerva.training.loop import new_run, suited, train_here
@@ -47,7 +48,7 @@ def half(rank: int) -> tuple[torch.Tensor, torch.Generator]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two gloo processes, which take seconds to start, left what the functions of `enter` gave."""
     folder = tmp_path_factory.mktemp("joined")
-    mp.spawn(enter, (folder,), nprocs=2)  # type: ignore[no-untyped-call]
+    mp.spawn(enter, (folder,), nprocs=2)  # type: ignore[attr-defined]
     return folder
 
 
@@ -55,7 +56,7 @@ def enter(rank: int, folder: Path) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
     torch.distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
     for function in (gradients, together, skipping, layer):
-        files.save(place(folder, function, rank), function(rank, folder), {})
+        storage.save(place(folder, function, rank), function(rank, folder), {})
     torch.distributed.destroy_process_group()
 
 
@@ -65,7 +66,7 @@ def place(folder: Path, function: Callable[..., Any], rank: int) -> Path:
 
 def left(folder: Path, function: Callable[..., Any]) -> list[dict[str, torch.Tensor]]:
     """The tensors that a function gave in each of the processes."""
-    return [files.load(place(folder, function, rank))[0] for rank in range(2)]
+    return [storage.load(place(folder, function, rank))[0] for rank in range(2)]
 
 
 def gradients(rank: int, folder: Path) -> dict[str, Any]:
@@ -182,7 +183,7 @@ def test_torchrun_trains(tmp_path: Path) -> None:
     launch(tmp_path / "run", tiny(tmp_path), 2)
     rows = metrics(tmp_path / "run")
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 4]
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 4
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 4
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
@@ -221,7 +222,7 @@ def test_a_process_that_ends_ends_all(tmp_path: Path, end: str) -> None:
     assert result.returncode != 0
     if end == "raise":
         assert "kanerva: process 1: a pixel too far" in result.stderr
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 3
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 3
     # torchrun may end the other one when it has saved, just before it says why
     ended = "closing signal SIGTERM" in result.stderr
     assert ended or "another process of the run is gone" in result.stderr

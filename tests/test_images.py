@@ -16,9 +16,9 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from kanerva import files
 from kanerva.data import ClassImages, changes, load
 from kanerva.data.images import from_bytes, ink_of, is_sheet, write_sheet
+from kanerva.support import files
 
 
 def grey(value: int, side: int = 6) -> Image.Image:

@@ -1,6 +1,7 @@
 """Every model of MODELS keeps the contract of Model: the same walk for all of them."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import kanerva
+from cases import generator
 from kanerva import MODELS, CodecConfig, Model, Recall
+from kanerva.cli import main
 from kanerva.data import ClassImages, corruption
-from kanerva.lab import runner
 from kanerva.models import BaseConfig
-from kanerva.support.configs import from_dict, to_dict
+from kanerva.training.config import with_model
+from small import metrics, tiny
 
 pytestmark = pytest.mark.usefixtures("short_search")
 
@@ -55,10 +58,6 @@ def model(request: pytest.FixtureRequest) -> Model:
     return small(name, likelihood, **fields)
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def images(model: Model, *batch: int, seed: int = 0) -> Tensor:
     """Images of grey levels, or bits."""
     x = torch.rand(*batch, *model.config.image, generator=generator(seed))
@@ -72,7 +71,7 @@ def corrupted(model: Model, x: Tensor) -> Tensor:
 
 
 def recall(model: Model, state: Any, x: Tensor, steps: int = 2, method: str | None = None) -> Recall:
-    """Recall with the same random numbers."""
+    """Recall with the same random numbers, by the first method where none is named."""
     return model.recall(state, x, steps, method, generator=generator())
 
 
@@ -94,12 +93,6 @@ def test_a_model_says_what_it_is(model: Model) -> None:
     assert model.READ in (None, *model.METHODS)
     assert any(p.requires_grad for p in model.parameters()) != model.UNTRAINED
     assert len(model.LATENT) == 1
-
-
-def test_its_config_goes_through_json(model: Model) -> None:
-    data = to_dict(model.config)
-    assert data["kind"] == model.config.kind
-    assert from_dict(BaseConfig, data) == model.config
 
 
 def test_what_it_keeps_is_counted(model: Model) -> None:
@@ -187,12 +180,6 @@ def test_every_weight_has_a_gradient(model: Model) -> None:
     assert bad == []
 
 
-def test_forward_is_the_same_under_a_seed(model: Model) -> None:
-    x = images(model, 2, 4)
-    for one, other in zip(model(x, generator(3)), model(x, generator(3)), strict=True):
-        assert one is other is None or torch.equal(one, other)
-
-
 def test_a_step_reads_nothing_on_the_host(model: Model) -> None:
     """So that a CUDA graph can capture it: no number is brought to the device, and none is looked at."""
     x = images(model, 2, 4)
@@ -269,12 +256,8 @@ def test_recall_is_the_same_under_a_seed(model: Model) -> None:
             if model.config.binary:
                 assert bool(((found.x == 0) | (found.x == 1)).all())
             same(found, recall(model, state, cue, 3, method))
-
-
-def test_the_first_method_is_taken_where_none_is_named(model: Model) -> None:
-    x = images(model, 4)
-    state = model.write(x)
-    same(recall(model, state, x), recall(model, state, x, method=model.METHODS[0]))
+        if method == model.METHODS[0]:
+            same(found, recall(model, state, cue, 3))
 
 
 def test_every_method_takes_every_hint(model: Model) -> None:
@@ -310,7 +293,7 @@ def test_samples_are_images(model: Model) -> None:
     assert not torch.equal(drawn.x, model.sample(state, 5, 2, generator(1)).x)
 
 
-# saved, loaded, in another precision
+# saved and loaded
 
 
 def test_what_is_saved_is_loaded(model: Model, tmp_path: Path) -> None:
@@ -321,16 +304,6 @@ def test_what_is_saved_is_loaded(model: Model, tmp_path: Path) -> None:
     x = images(model, 2, 4)
     assert torch.equal(again(x, generator()).log_lik, model(x, generator()).log_lik)
     same(recall(again, again.write(x), x), recall(model, model.write(x), x))
-
-
-def test_double_precision_works_from_end_to_end(model: Model) -> None:
-    model = model.double()
-    x = images(model, 2, 4)
-    state = model.write(x)
-    found = recall(model, state, corrupted(model, x))
-    drawn = model.sample(state, 3, 2, generator())
-    for part in (*model(x, generator()), *state, *found[:3], *drawn[:3]):
-        assert part is None or part.dtype == torch.float64
 
 
 # what is refused
@@ -362,42 +335,31 @@ def test_bad_images_are_refused_alike(model: Model, broken: Any, error: type[Exc
 def test_other_nonsense_is_refused(model: Model) -> None:
     x = images(model, 2, 4)
     state = model.write(x)
-    for call in (model.recall, model.sample):
-        what: Any = x if call == model.recall else 3
-        with pytest.raises(ValueError, match=f"method: expected one of {', '.join(model.METHODS)}, got 'guess'"):
-            call(state, what, method="guess")
-        with pytest.raises(ValueError, match="steps: expected a whole number of at least 1, got 0"):
-            call(state, what, 0)
-        with pytest.raises(TypeError, match="nonsense"):
-            call(state, what, nonsense=1)
-        with pytest.raises(TypeError, match=r"state: expected .*, got NoneType"):
-            call(None, what)
-        with pytest.raises(TypeError, match=r"state.*expected torch\.float32"):
-            call(type(state)(*(part.double() for part in state)), what)
-        last = [part[..., :-1] if part.shape[-1] else part.new_empty(1) for part in state]
-        with pytest.raises(ValueError, match=r"state\.\w+: expected shape \(\*b, "):
-            call(type(state)(*last), what)
-        if any(part.numel() for part in state):
-            with pytest.raises(ValueError, match=r"state\.\w+: expected finite values, got \d+ NaN"):
-                call(type(state)(*(part * torch.nan for part in state)), what)
-    with pytest.raises(TypeError, match=r"state: expected .*, got a tensor"):
+    kind, last = type(state), [part[..., :-1] if part.shape[-1] else part.new_empty(1) for part in state]
+    wrong: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (ValueError, "method: ", {"method": "guess"}),
+        (ValueError, "steps: ", {"steps": 0}),
+        (TypeError, "nonsense", {"nonsense": 1}),
+        (TypeError, "generator: ", {"generator": np.random.default_rng(0)}),
+        (TypeError, "state: ", {"state": None}),
+        (TypeError, "state.*", {"state": kind(*(part.double() for part in state))}),
+        (ValueError, r"state\.\w+: expected shape", {"state": kind(*last)}),
+    ]
+    if any(part.numel() for part in state):
+        nans = kind(*(part * torch.nan for part in state))
+        wrong.append((ValueError, r"state\.\w+: expected finite values", {"state": nans}))
+    for error, message, given in wrong:
+        for call, own in ((model.recall, {"x": x}), (model.sample, {"n": 3})):
+            with pytest.raises(error, match=message):
+                call(**({"state": state} | own | given))  # type: ignore[operator]
+    with pytest.raises(TypeError, match="state: expected"):
         model.write(x, x)
-    for count in (-1, 5):
-        with pytest.raises(ValueError, match="written: expected a whole number from 0 to 4, the images, got "):
-            model(x, None, count)
-    with pytest.raises(TypeError, match=r"generator: expected a Generator, got int"):
-        model(x, 7)
-    with pytest.raises(ValueError, match="n: expected a whole number of at least 1, got 0"):
+    with pytest.raises(ValueError, match="written: expected a whole number from 0 to 4"):
+        model(x, None, 5)
+    with pytest.raises(ValueError, match="n: expected"):
         model.sample(state, 0)
-    for wrong in (7, np.random.default_rng(0)):
-        with pytest.raises(TypeError, match=r"generator: expected a Generator, got "):
-            model.sample(state, 3, 1, wrong)
-    with pytest.raises(TypeError, match=r"(?s)images.*ClassImages"):
-        kanerva.evaluate(model, x)
-    with pytest.raises(ValueError, match=r"batch axes: expected shapes that broadcast, got \(2,\) of state"):
+    with pytest.raises(ValueError, match="batch axes: expected shapes that broadcast"):
         model.recall(state, images(model, 3, 4))
-    energy = model.energy_at(state, x[0])
-    assert energy is None or energy.shape == (2, 4)
 
 
 def test_an_unknown_model_or_field_is_refused() -> None:
@@ -416,10 +378,7 @@ def test_an_unknown_model_or_field_is_refused() -> None:
 
 def test_a_wrong_name_is_answered_with_those_there_are() -> None:
     for name, meant in (("neerest", "nearest"), ("omniglott", "omniglot")):
-        with pytest.raises(
-            FileNotFoundError,
-            match=rf"{name}: no such .*omniglot-new; .*kanerva\.create: hopfield, nearest; .*'{meant}'\?",
-        ):
+        with pytest.raises(FileNotFoundError, match=rf"{name}: no such .*'{meant}'\?"):
             kanerva.load(name)
     with pytest.raises(
         ValueError, match=r"codec: expected fields of CodecConfig \(.*'kernel'\]; usual causes: a typ"
@@ -427,9 +386,22 @@ def test_a_wrong_name_is_answered_with_those_there_are() -> None:
         kanerva.create("vae", codec={"kernel": 3})
 
 
-def test_only_trained_models_lend_their_codec(tmp_path: Path) -> None:
-    kanerva.create("dkm", (1, 7, 8), rows=2, code=3, codec=CodecConfig((4,))).save(tmp_path / "m.safetensors")
-    place = f"hopfield:{tmp_path / 'm.safetensors'}"
-    assert runner.source(place).kind == "hopfield"
-    with pytest.raises(ValueError, match="expected a trained model after the colon, got hopfield:"):
-        runner.source(f"hopfield:{place}")
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("km", {"the memory's uncertainty counted", "KL(M) / T, not charged"}),
+        ("gpm", {"as released"}),
+        ("dnc", {"read from another episode's memory"}),
+        ("vae", {"importance-weighted, k = 50"}),
+    ],
+)
+def test_rivals_are_trained_and_say_what_their_scores_leave_out(
+    name: str, extra: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = with_model(tiny(tmp_path, steps=60, lr=1e-2, evaluate_every=60, save_every=60), name)
+    score = kanerva.train(config, tmp_path / "run")
+    assert score is not None
+    assert score.extra == {}  # in training it would take too long
+    assert score.nats < 0.85 * float(metrics(tmp_path / "run")[0]["nats"])
+    main(["evaluate", str(tmp_path / "run"), "--images", "64", "--length", "4", "--device", "cpu", "--json"])
+    assert set(json.loads(capsys.readouterr().out)["extra"]) == extra

@@ -1,14 +1,17 @@
 """The package as it is imported: light until something is used, and complete then."""
 
+import itertools
 import pickle
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import kanerva
+from kanerva import cli
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,6 +51,15 @@ def test_a_folder_lists_its_files() -> None:
         said = (root / name / "__init__.py").read_text()
         files = {path.stem for path in (root / name).glob("*.py")} - {"__init__"}
         assert files <= set(re.findall(r"^(\w+) ", said, re.MULTILINE))
+
+
+def test_the_core_needs_no_extra() -> None:
+    """With the modules of all extras missing, and what they bring along."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    names = {extra: [re.split("[>;]", line)[0] for line in lines] for extra, lines in extras.items()}
+    assert sorted(names["app"]) == sorted(cli.APP)
+    missing = [name.replace("scikit-learn", "sklearn") for name in itertools.chain(*names.values())]
+    subprocess.run([sys.executable, ROOT / "tests/bare.py", *missing, "rich", "platformdirs"], check=True)
 
 
 def test_configs_can_be_pickled() -> None:

@@ -19,13 +19,14 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 import kanerva
-from kanerva import MODELS, files
+from kanerva import MODELS
 from kanerva.app import report
 from kanerva.app.report import figures
 from kanerva.cli import main
 from kanerva.lab import EXPERIMENTS, drawing
 from kanerva.lab.pictures import pack
 from kanerva.lab.tables import Share, Table, percent, plus_minus, show
+from kanerva.support import tensors as storage
 from small import metrics, tiny
 from trials import Toy
 
@@ -439,7 +440,7 @@ def test_scores_have_the_letters_and_the_extras_of_their_model(tmp_path: Path) -
         "nats": 5.0,
         "nats_stderr": 0.1,
         "kl_weights": 1.5,
-        "crc32": files.load(tmp_path / "vae.safetensors")[1]["crc32"],
+        "crc32": storage.load(tmp_path / "vae.safetensors")[1]["crc32"],
     }
     score["extra"] = {EVIL: {"mean": 4.25, "stderr": 0.25}, "odd": 3}
     (tmp_path / "evaluation.json").write_text(json.dumps(score))

@@ -24,9 +24,10 @@ import torch
 
 import kanerva
 from conftest import cuda
-from kanerva import CodecConfig, DataConfig, RunConfig, Score, Terms, TrainConfig, files
+from kanerva import CodecConfig, DataConfig, RunConfig, Score, Terms, TrainConfig
 from kanerva.models.rivals.nearest import NearestConfig
 from kanerva.models.rivals.vae import VAEConfig
+from kanerva.support import tensors as storage
 from kanerva.support.configs import from_dict, to_dict
 from kanerva.training.evaluate import mean_image_nats
 from kanerva.training.loop import NonFinite, advice, interrupts, new_run, saved_config, suited
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
 
 def same_checkpoint(a: Path, b: Path) -> None:
-    (x, about_x), (y, about_y) = files.load(a), files.load(b)
+    (x, about_x), (y, about_y) = storage.load(a), storage.load(b)
     assert set(x) == set(y)
     assert [name for name in x if not torch.equal(x[name], y[name])] == []
     assert (about_x["step"], about_x["best"]) == (about_y["step"], about_y["best"])
@@ -95,7 +96,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(changes: dict[str, Any], tmp_path: Pa
     kanerva.train(config, tmp_path / "whole")
     # the schedule must be that of the whole run: stop it after step 4, as Ctrl-C would
     halt(config, tmp_path / "parts", after=4)
-    assert files.load(tmp_path / "parts" / "last.safetensors")[1]["step"] == 4
+    assert storage.load(tmp_path / "parts" / "last.safetensors")[1]["step"] == 4
     kanerva.train(config, tmp_path / "parts", resume=True)
     same_checkpoint(tmp_path / "whole" / "last.safetensors", tmp_path / "parts" / "last.safetensors")
     assert without_clock(metrics(tmp_path / "whole")) == without_clock(metrics(tmp_path / "parts"))
@@ -132,7 +133,7 @@ def test_metrics_report_every_term(tmp_path: Path) -> None:
 
 def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
     kanerva.train(tiny(tmp_path, average=0.5), tmp_path / "run")
-    tensors, _ = files.load(tmp_path / "run" / "last.safetensors")
+    tensors, _ = storage.load(tmp_path / "run" / "last.safetensors")
     assert not torch.equal(tensors["average.memory.R0"], tensors["model.memory.R0"])
     assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.memory.R0"])
 
@@ -541,7 +542,7 @@ def test_a_nan_that_is_noticed_late_stops_the_run_on_cuda(
     config = tiny(tmp_path, device="cuda", compute=compute, evaluate_images=0, evaluate_every=100)
     with pytest.raises(NonFinite, match=r"step 3: loss nan.*nonfinite.safetens"):
         kanerva.train(config, tmp_path / "run")
-    tensors, about = files.load(tmp_path / "run" / "nonfinite.safetensors")
+    tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
     assert about["step"] == 3
     assert int(tensors["optimizer.step.memory.R0"]) == 3
     assert not (tmp_path / "run" / "last.safetensors").exists()
@@ -585,7 +586,7 @@ def test_a_config_that_does_not_fit_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
     kanerva.train(longer, tmp_path / "run", resume=True)
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 8
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 8
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, *at: int) -> None:
@@ -608,10 +609,10 @@ def test_a_nan_stops_the_run_with_its_state_saved(tmp_path: Path, monkeypatch: p
         pytest.raises(NonFinite, match=r"step 3: loss nan.*nats nan.*nonfinite.safetens"),
     ):
         kanerva.train(tiny(tmp_path), tmp_path / "run")
-    tensors, about = files.load(tmp_path / "run" / "nonfinite.safetensors")
+    tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
     assert about["step"] == 3
     assert all(x.isfinite().all() for x in tensors.values())
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
 
 
 def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -626,7 +627,7 @@ def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path, evaluate_images=0)
-    original = files.save
+    original = storage.save
 
     def save(path: Path, tensors: Any, about: Any, **how: Any) -> None:
         if about["step"] == 4:
@@ -636,11 +637,11 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "save", save)
+    monkeypatch.setattr(storage, "save", save)
     with pytest.raises(OSError, match=r"No space left on device: .*last.safetensors could not be written"):
         kanerva.train(config, tmp_path / "run")
     monkeypatch.undo()
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
     assert list((tmp_path / "run").glob(".*.tmp")) == []
 
 
@@ -744,11 +745,11 @@ def test_kill_9_leaves_a_checkpoint_that_loads(launcher: "subprocess.Popen[str]"
         folder = tmp_path / f"run{attempt}"
         status, _ = signalled(launcher, config, folder, signal.SIGKILL, "last.safetensors", 0.3 * moments.random())
         assert status == -signal.SIGKILL
-        _, about = files.load(folder / "last.safetensors")
+        _, about = storage.load(folder / "last.safetensors")
         assert about["step"] > 0
     goal = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=about["step"] + 2))
     kanerva.train(goal, folder, resume=True)
-    assert files.load(folder / "last.safetensors")[1]["step"] == about["step"] + 2
+    assert storage.load(folder / "last.safetensors")[1]["step"] == about["step"] + 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -759,7 +760,7 @@ def test_an_interrupted_run_saves_and_ends_cleanly(
     status, errors = signalled(launcher, config, tmp_path / "run", number, "metrics.jsonl", 0)
     assert status == 0, errors
     assert f"--resume {tmp_path / 'run'} goes on from here" in errors
-    step = files.load(tmp_path / "run" / "last.safetensors")[1]["step"]
+    step = storage.load(tmp_path / "run" / "last.safetensors")[1]["step"]
     assert 0 <= step - metrics(tmp_path / "run")[-1]["step"] < config.train.log_every
 
 
@@ -802,7 +803,7 @@ def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
     assert process.stdout.readline().startswith("device: cpu")
     process.stdout.close()
     assert process.wait(120) == 0
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 30
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 30
     assert metrics(tmp_path / "run")[-1]["test"]["images"] >= 8
 
 
@@ -918,9 +919,9 @@ def test_a_checkpoint_that_cannot_be_resumed_says_why(
         step(number)
     run.step = 2
     run.save(path)
-    saved, description = files.load(path)
+    saved, description = storage.load(path)
     changed = {name: x for name, x in {**saved, **tensors}.items() if x is not None}
-    files.save(path, changed, {**description, **about})
+    storage.save(path, changed, {**description, **about})
     fresh, _ = new_step(config)
     before = [x.clone() for x in state(fresh)]
     with pytest.raises(ValueError, match=rf"a.safetensors: .*{message}"):
@@ -965,7 +966,7 @@ def test_a_run_goes_on_with_the_same_images_alone(tmp_path: Path) -> None:
     kanerva.train(again, tmp_path / "another")  # the way out that the error names
     (tmp_path / "bits.npz").write_bytes(whole)
     kanerva.train(more, folder, resume=True)
-    assert files.load(folder / "last.safetensors")[1]["step"] == 4
+    assert storage.load(folder / "last.safetensors")[1]["step"] == 4
 
 
 @pytest.fixture
@@ -988,7 +989,7 @@ def test_a_score_that_rises_is_said_and_the_best_checkpoint_stands_for_the_run(
     said = " ".join(capsys.readouterr().err.split())
     assert said.count("score has risen") == 1
     assert "has risen: it was 10.00 at step 4, kept in best.safetensors" in said
-    steps = {path.stem: files.load(path)[1]["step"] for path in rising.glob("*.safetensors")}
+    steps = {path.stem: storage.load(path)[1]["step"] for path in rising.glob("*.safetensors")}
     assert steps == {"best": 4, "last": 6}
     assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "best.safetensors").R0)
     (rising / "best.safetensors").unlink()

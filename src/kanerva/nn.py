@@ -33,6 +33,8 @@ from torch import Tensor, nn
 from . import kernels, memory
 from .kernels import Stored
 from .memory import Faded, Inverse, MemoryState, moments
+from .memory.moments import Whole
+from .memory.sums import Told
 from .recall import counts, frame, vectors
 from .recall.retriever import Hyper
 from .support import checks
@@ -95,8 +97,8 @@ Cue = Annotated[
 Vectors = Annotated[Float[Tensor, "*#b T size"], checks.any_float, own_precision, checks.finite_where("mask")]
 Values = Annotated[Float[Tensor, "*#b T values"], checks.any_float, checks.finite_where("mask")] | None
 Mask = Bool[Tensor, "*#b T"] | None
-Whole = Annotated[MemoryState, checks.definite]
-Told = Annotated[MemoryState, checks.unfaded, checks.definite]
+Asked = Annotated[Float[Tensor, "*#b Q size"], checks.any_float, own_precision, checks.finite]
+Held = Annotated[Float[Tensor, "*#b Q values"], checks.any_float, checks.finite] | None
 
 
 Factor = Annotated[float | int, checks.positive]
@@ -251,7 +253,7 @@ class Memory(nn.Module):
     def forward(
         self,
         z: Vectors,
-        cue: Annotated[Float[Tensor, "*#b Q size"], checks.any_float, checks.finite] | None = None,
+        cue: Asked | None = None,
         mask: Mask = None,
         values: Values = None,
     ) -> Float[Tensor, "*b Q m"]:
@@ -310,24 +312,20 @@ class Memory(nn.Module):
         known = torch.ones_like(cue, dtype=torch.bool) if known is None else known > 0
         gap = (0, self.size + self.values - cue.shape[-1])
         y, known = (torch.nn.functional.pad(x, gap) for x in (torch.where(known, cue, 0), known.expand(cue.shape)))
-        flat, y, batch = self._flat(state, y)
-        known = known.expand(*batch, *y.shape[-2:]).reshape(y.shape)
+        R, U, y = broadcast((*state, y))
+        batch, shape = R.shape[:-2], y.shape
+        R, U, y = (x.reshape(batch.numel(), *x.shape[-2:]) for x in (R, U, y))
+        known = known.expand(shape).reshape(y.shape)
         if cue_var is not None:
             cue_var = torch.as_tensor(cue_var, dtype=y.dtype, device=y.device)
-            cue_var = cue_var.expand(*batch, y.shape[-2]).reshape(y.shape[:2])
+            cue_var = cue_var.expand(shape[:-1]).reshape(y.shape[:2])
         exact = exact and not isinstance(state, Faded)
-        return vectors.recall(self.hyper(), flat, y, known, cue_var, valid, steps, exact).reshape(
-            *batch, *y.shape[-2:]
-        )
+        found = vectors.recall(self.hyper(), MemoryState(R, U), y, known, cue_var, valid, steps, exact)
+        return found.reshape(shape)
 
     @public(flat=True)
     @torch.no_grad()
-    def contains(
-        self,
-        state: Told,
-        z: Annotated[Float[Tensor, "*#b Q size"], checks.any_float, own_precision, checks.finite],
-        values: Annotated[Float[Tensor, "*#b Q values"], checks.any_float, checks.finite] | None = None,
-    ) -> Int64[Tensor, "*b Q"]:
+    def contains(self, state: Told, z: Asked, values: Held = None) -> Int64[Tensor, "*b Q"]:
         """How often each vector could have been written, 0 for never; −1 where the memory cannot tell.
 
         Where there are values: how often with this value, or, without `values`, with any. A state fixes its vectors
@@ -345,12 +343,7 @@ class Memory(nn.Module):
 
     @public(flat=True)
     @torch.no_grad()
-    def forget(
-        self,
-        state: Told,
-        z: Annotated[Float[Tensor, "*#b Q size"], checks.any_float, own_precision, checks.finite],
-        values: Annotated[Float[Tensor, "*#b Q values"], checks.any_float, checks.finite] | None = None,
-    ) -> MemoryState:
+    def forget(self, state: Told, z: Asked, values: Held = None) -> MemoryState:
         """The memory without these vectors: the posterior of the others, with the weights they were written with.
 
         One trace is left: those weights were found while the forgotten vectors were there. A vector that `contains`
@@ -432,16 +425,6 @@ class Memory(nn.Module):
         if self.values == 0:
             raise ValueError("values: expected none, since the layer was made without (values=0)")
         return torch.cat(broadcast((z, values.to(z))), dim=-1)
-
-    @staticmethod
-    def _flat(
-        state: MemoryState, z: Float[Tensor, "*#b Q C"]
-    ) -> tuple[MemoryState, Float[Tensor, "B Q C"], tuple[int, ...]]:
-        """Memories and codes, both with one batch axis, and the batch axes that they have together."""
-        R, U, z = broadcast((*state, z))
-        batch = tuple(R.shape[:-2])
-        R, U, z = (x.reshape(math.prod(batch), *x.shape[-2:]) for x in (R, U, z))
-        return MemoryState(R, U), z, batch
 
     def _part(self, state: MemoryState, columns: int) -> MemoryState:
         """The first columns of a memory: those that a cue speaks of."""

@@ -18,7 +18,7 @@ from .data.images import Pictures, ink_of, is_sheet, names, pictures
 from .lab.measures import distances
 from .lab.tables import Table, show
 from .models import Model
-from .progress import bar
+from .support.say import bar
 
 # The kinds of damage with their usual levels: shares of pixels or of the area, and a standard deviation.
 LEVELS = {"flips": 0.15, "noise": 0.15, "block": 0.25, "half": None, "none": None}

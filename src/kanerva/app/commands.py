@@ -18,10 +18,9 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .. import __version__, lab, streams
+from .. import __version__, lab
 from ..data import ClassImages
 from ..data.images import is_image, is_sheet, write_sheet
-from ..files import atomic_write, cache_dir, check_writable
 from ..lab.runner import find
 from ..lab.runner import flags as experiment_flags
 from ..memory import MemoryState, frame
@@ -30,10 +29,10 @@ from ..models.base import CodecModelConfig
 from ..models.checkpoint import BEST, LAST, load_state, locate, save_state, taken
 from ..models.checkpoint import read as read_checkpoint
 from ..nn import Writing
-from ..progress import bar
-from ..streams import printable, show
 from ..support import checks, plain, spelling
+from ..support.files import atomic_write, cache_dir, check_writable
 from ..support.linalg import together
+from ..support.say import bar, printable, say, show
 from ..training.config import DataConfig, RunConfig, with_model
 from ..training.evaluate import Score, evaluate, mean_image_nats
 from ..training.loop import FEW, saved_config, train
@@ -330,7 +329,7 @@ class Recall:
         rows = getattr(model.config, "rows", asked.stored)
         full = f"more pictures than the memory's {rows} rows: they mix, and nothing can be certified"
         if rows < asked.stored:
-            streams.say(full)
+            say(full)
         kind = self.damage if self.damage != "auto" else "flips" if binary else "noise"
         level = own.LEVELS[kind] if self.level is None else self.level
         generator = torch.Generator(model.device).manual_seed(self.seed)
@@ -407,17 +406,9 @@ class Play:
             raise ValueError(f"port: expected 0 to 65535, got {self.port}")
 
     def run(self) -> None:
-        try:
-            from ..play.server import serve
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] not in ("starlette", "uvicorn"):
-                raise
-            raise ModuleNotFoundError(
-                f"play: expected the packages starlette and uvicorn, but {error.name} is not installed; "
-                f"pip install starlette uvicorn brings both",
-                name=error.name,
-            ) from None
-        serve(self.models, self.host, self.port, self.browser, streams.say)
+        from ..play.server import serve
+
+        serve(self.models, self.host, self.port, self.browser, say)
 
 
 KINDS = {

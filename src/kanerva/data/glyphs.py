@@ -2,7 +2,7 @@
 
 Letters and digits of DejaVu Sans, Serif and Mono in their twelve faces; a class is a character, its 20 images are
 that character in the faces that have it, each a little turned, sheared, scaled and shifted. 28×28, binary, drawn
-once (see `kanerva.files.cache_dir`) and the same on every run.
+once (see `kanerva.support.files.cache_dir`) and the same on every run.
 """
 
 import unicodedata
@@ -13,8 +13,8 @@ import numpy as np
 import PIL
 from PIL import Image, ImageDraw, ImageFont
 
-from ..files import Arrays, cached
-from ..progress import bar
+from ..support.files import Arrays, cached
+from ..support.say import bar
 from .episodes import ClassImages
 
 # Raise it whenever a change below changes a pixel: cached images of an older recipe are then not used.

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..files import Arrays, DownloadError, cache_dir, cached, download, line, lock
-from ..progress import bar
+from ..support.files import Arrays, DownloadError, cache_dir, cached, download, line, lock
+from ..support.say import bar
 from .episodes import ClassImages
 
 URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..files import check_size
+from ..support.files import check_size
 from ..support.jit import compiled
 
 Features = dict[str, list[Any]]

@@ -13,7 +13,7 @@ from ..data import corruption
 from ..data.corruption import Cue
 from ..likelihood import LEVEL
 from ..models import Model, Recall
-from ..progress import bar
+from ..support.say import bar
 from .drawing import each, energies, sheet
 from .measures import (
     PAPER,

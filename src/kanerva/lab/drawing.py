@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from .. import __version__
-from ..files import atomic_write, contents
 from ..support import plain
+from ..support.files import atomic_write, contents
 from ..support.spelling import nearest
 from . import EXPERIMENTS, find, pictures
 from .runner import file_name

@@ -14,9 +14,9 @@ from torch import Tensor
 from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM
-from ..progress import bar
 from ..recall.retriever import Retriever
 from ..support.checks import deep_checks
+from ..support.say import bar
 from .drawing import COLOURS, curve, look
 from .measures import answers, distances, distinct, mean, means
 from .runner import Subject

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM
-from ..progress import bar
+from ..support.say import bar
 from .drawing import each, sheet
 from .measures import NEAR, distances, is_binary, means, task
 from .pictures import pack, unpack

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ..models import Model
-from ..progress import bar
+from ..support.say import bar
 from ..training.evaluate import evaluate, new_images
 from .drawing import look
 from .measures import PAPER, Task, fingerprint, holes, judge, mean, noisy, recall, task

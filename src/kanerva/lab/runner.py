@@ -22,12 +22,12 @@ import tyro
 
 from .. import __version__, models
 from ..data import ClassImages, changes
-from ..files import atomic_write, check_writable, contents
 from ..models import Model
 from ..models.checkpoint import Checkpoint, read, shipped, taken
-from ..streams import say, show
 from ..support import checks, plain
 from ..support.configs import from_dict
+from ..support.files import atomic_write, check_writable, contents
+from ..support.say import say, show
 from ..training.config import DataConfig, RunConfig
 from ..training.processes import choose
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..likelihood import LEVEL
 from ..models import Recall
-from ..progress import bar
+from ..support.say import bar
 from .drawing import each, energies, sheet
 from .measures import distances, distinct, mean, means, recalls, rises, singles
 from .pictures import pack

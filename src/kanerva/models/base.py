@@ -18,13 +18,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from .. import files
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
 from ..data import ClassImages, episodes, nearest
 from ..likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise
 from ..recall.trajectory import Recall as Recall
 from ..recall.trajectory import Snapshot, follow
-from ..support import checks
+from ..support import checks, tensors
 from ..support.checks import Count, Random, Sizes
 from ..support.configs import to_dict
 from ..support.door import public
@@ -441,8 +440,8 @@ class Model(nn.Module, ABC):
     def save(self, path: str | Path) -> None:
         """Write the model to one safetensors file, config included; `kanerva.load` reads it."""
         weights = self.state_dict()
-        files.dtype_of(weights, str(path))  # what could not be loaded is not saved
-        files.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
+        tensors.dtype_of(weights, str(path))  # what could not be loaded is not saved
+        tensors.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
 
 
 MODELS: dict[str, type[Model]] = {}

@@ -20,7 +20,7 @@ from ..memory import MemoryState
 from ..models import DKM
 from ..recall import frame
 from ..recall.watch import watching
-from ..streams import say
+from ..support.say import say
 from .pictures import pack
 from .session import Inside, Session, Sessions
 

@@ -278,7 +278,7 @@ async def arrived(request: Request, most: int, what: str) -> bytes:
         while True:
             try:
                 part = await asyncio.wait_for(anext(stream), until + size / RATE - time.monotonic())
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 raise Refused(
                     408, f"{what}: expected within {ARRIVE:.0f} s, or at {RATE >> 10} kB a second"
                 ) from None

@@ -15,8 +15,8 @@ from ..data import ClassImages
 from ..likelihood import Gaussian, bits_per_dimension
 from ..models.base import NAMES, CodecModel, Model
 from ..nn import Writing
-from ..progress import bar
 from ..support import checks
+from ..support.say import bar
 
 WRITTEN = 10
 """Images of a class that are written before new ones of it are scored."""

@@ -17,14 +17,14 @@ from torch.optim.swa_utils import AveragedModel
 
 from .. import kernels
 from ..data import ClassImages, find
-from ..files import contents
 from ..models import MODELS, load
 from ..models.base import CodecModel, CodecModelConfig, Model, Preparation
 from ..models.checkpoint import BEST, LAST, read
-from ..streams import say
 from ..support import plain
 from ..support.checks import deep_checks
 from ..support.configs import from_dict
+from ..support.files import contents
+from ..support.say import say
 from .config import COMPILES, PRECISIONS, RunConfig, TrainConfig
 from .evaluate import Score, evaluate
 from .metrics import Log

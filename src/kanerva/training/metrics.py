@@ -1,4 +1,4 @@
-"""What a run says: its progress, JSON lines, and TensorBoard where it is installed. None of it ever ends a run."""
+"""What a run says: its progress, and JSON lines. Neither ever ends a run."""
 
 import contextlib
 import dataclasses
@@ -7,10 +7,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .. import progress
-from ..files import atomic_write
-from ..models.base import NAMES
 from ..support import plain
+from ..support.files import atomic_write
+from ..support.say import progress, say
 from .evaluate import Score
 
 METRICS = "metrics.jsonl"
@@ -28,12 +27,9 @@ class Log:
         if not self.main:
             return self
         with contextlib.ExitStack() as stack:
-            self.work = stack.enter_context(progress.show("training", self.steps, self.start))
+            self.work = stack.enter_context(progress("training", self.steps, self.start))
             self._cut_back()
             self.lines = stack.enter_context(open(self.path, "a", encoding="utf-8"))
-            self.board = board(self.path.parent, self.start)
-            if self.board is not None:
-                stack.callback(self.board.close)
             self.stack = stack.pop_all()
         return self
 
@@ -63,14 +59,11 @@ class Log:
     def train(self, step: int, values: dict[str, float], lr: float) -> None:
         rate = self.images / (time.perf_counter() - self.began)
         self._write({"step": step, **values, "lr": lr, "images_per_s": round(rate, 1)})
-        self._board("train", step, {**values, "lr": lr, "images_per_s": rate})
         if self.main:
             self.work.update(step, f"{values['nats']:.1f} nats  {rate:,.0f} images/s  {self.latest}".rstrip())
 
     def test(self, step: int, score: Score) -> None:
         self._write({"step": step, "test": dataclasses.asdict(score)})
-        found = {name: getattr(score, name) for name in NAMES}
-        self._board("test", step, {name: value for name, value in found.items() if value is not None})
         self.latest = f"test {score.nats:.1f}"
         self.say(f"step {step:,}: test {score.nats:.2f} ± {score.nats_stderr:.2f} nats per image{score.in_bits}")
 
@@ -81,7 +74,7 @@ class Log:
     def say(self, text: str) -> None:
         """Print a line, if there is anything to say."""
         if self.main and text:
-            self.work.say(text)
+            say(text)
 
     def _write(self, values: dict[str, Any]) -> None:
         if not self.main:
@@ -91,12 +84,6 @@ class Log:
             self.lines.flush()
         except OSError as error:
             self.say(f"{self.path}: a line could not be written ({error})")
-
-    def _board(self, group: str, step: int, values: dict[str, float]) -> None:
-        if self.main and self.board is not None:
-            with contextlib.suppress(OSError):
-                for name, value in values.items():
-                    self.board.add_scalar(f"{group}/{name}", value, step)
 
 
 def latest(path: Path) -> dict[str, Any] | None:
@@ -113,12 +100,3 @@ def step_of(line: bytes) -> int | None:
     except (ValueError, KeyError, TypeError):
         return None
     return step if type(step) is int else None
-
-
-def board(folder: Path, start: int) -> Any:
-    """A TensorBoard writer, or None where TensorBoard is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..streams import say
+from ..support.say import say
 
 
 class World(NamedTuple):

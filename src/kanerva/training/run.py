@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from .. import files
 from ..data import changes
-from ..files import atomic_write, lock, make_folder, sweep
 from ..models.base import Model
 from ..models.checkpoint import LAST, Checkpoint, read
 from ..support.configs import from_dict, to_dict
+from ..support.files import atomic_write, lock, make_folder, sweep
+from ..support.tensors import match, save
 from .config import MOST, RunConfig
 
 # What may change when a run goes on: how long, how often it reports, where and how it computes.
@@ -69,7 +69,7 @@ class Run:
             "random": {"seed": self.config.train.seed, "step": self.step},
             "seconds": round(self.spent + time.perf_counter() - self.began, 1),
         }
-        files.save(path, tensors, about, parents=False)
+        save(path, tensors, about, parents=False)
 
     def restore(self, path: Path) -> None:
         """Take all of it from a file; nothing is changed unless everything fits."""
@@ -83,16 +83,16 @@ class Run:
         step, best = progress(about, path)
         optimizer = self._optimizer_state(tensors, path, step)
         weights, average = found.part("model."), found.part("average.")
-        files.match(self.model.state_dict(), weights, str(path))
+        match(self.model.state_dict(), weights, str(path))
         if self.average is not None:
-            files.match(self.average.module.state_dict(), average, str(path))
-            files.match({"averaged": self.average.n_averaged}, {"averaged": tensors["averaged"]}, str(path))
+            match(self.average.module.state_dict(), average, str(path))
+            match({"averaged": self.average.n_averaged}, {"averaged": tensors["averaged"]}, str(path))
             self.average.module.load_state_dict(average)
             self.average.n_averaged.copy_(tensors["averaged"])
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(optimizer)
         self.step, self.best = step, best
-        self.best_step = found if isinstance(found := about.get("best_step"), int) else None
+        self.best_step = last if isinstance(last := about.get("best_step"), int) else None
         self.spent = seconds(about) or 0.0
 
     def _optimizer_state(self, tensors: dict[str, Tensor], path: Path, step: int) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Run:
                 lost = f"{', '.join(sorted(ADAM - set(entries))) or 'nothing'} missing"
                 raise ValueError(f"{path}: the optimiser's state for {name}: expected {sorted(ADAM)}, got {lost}")
             own = {key: torch.tensor(0.0) if key == "step" else parameter for key in ADAM}
-            files.match(own, entries, f"{path}: the optimiser's state for {name}")
+            match(own, entries, f"{path}: the optimiser's state for {name}")
             # files keep no strides, and a fused optimiser takes moments to lie in memory as their parameter does
             state[i] = {
                 key: x if key == "step" else torch.empty_like(parameter).copy_(x) for key, x in entries.items()

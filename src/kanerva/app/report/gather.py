@@ -7,11 +7,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ... import lab
-from ...files import contents
 from ...lab.tables import is_number
 from ...models.checkpoint import LAST, locate, shipped
 from ...models.checkpoint import read as read_checkpoint
 from ...support import plain
+from ...support.files import contents
 from ...support.spelling import nearest
 
 

@@ -15,10 +15,10 @@ import jinja2
 import torch
 
 from ... import __version__
-from ...files import contents
 from ...lab import EXPERIMENTS, drawing
 from ...lab.tables import Table, is_number, plus_minus, show
 from ...models import MODELS, Model
+from ...support.files import contents
 from ...training.loop import FEW
 from . import figures
 from .gather import Material, Results, part

@@ -25,7 +25,6 @@ the program's noise of standard deviation ½ on all codes: nothing is charged fo
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -37,14 +36,12 @@ from ... import memory
 from ...support import checks
 from ...support.checks import Random
 from ...support.door import public
-from ...support.linalg import Number, cholesky, solve
+from ...support.linalg import Number
 from ..base import CodecModel, CodecModelConfig, Cues, Episode, Seen, Terms
 from .gaussian import normal
 
 # The paper's number of steps: seven square the error seven times.
 STEPS = 7
-# What is added to squared singular values, as a share of their mean: float64 keeps ten digits of those above it.
-RIDGE = 1e-10
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,6 @@ class GPMConfig(CodecModelConfig):
 
     rows: int = 32
     """K, the rows of the memory."""
-    pseudo_inverse: Literal["iterated", "exact"] = "iterated"
-    """iterated: seven Ben-Israel–Cohen steps (the paper), which damp small singular values. exact: a solve."""
     memory: Literal["exact", "mean"] = "mean"
     """exact: a true bound, with a memory that is drawn and charged. mean: M is a point, not charged (the paper)."""
     noise: Literal["charged", "released"] = "charged"
@@ -92,21 +87,17 @@ class GPM(CodecModel):
         if self.config.memory == "exact":
             self.log_memory_var = nn.Parameter(torch.tensor(math.log(0.1)))
 
-    def inverse(self, A: Float[Tensor, "*b N M"]) -> Float[Tensor, "*b M N"]:
-        """A⁺, in the way that the config says."""
-        return exact(A) if self.config.pseudo_inverse == "exact" else iterated(A)
-
     def _blank(self, batch: int) -> Written:
         """Zeros, which is W⁺Z of no codes: a code that is 0 has the address 0, and adds nothing to others."""
         return Written(self.M0.new_zeros(batch, *self.M0.shape))
 
     def _store(self, e: Tensor, batch: int) -> tuple[Written, Float[Tensor, "B"] | None]:
-        M = written(e, self.M0, self.inverse)
+        M = written(e, self.M0)
         return Written(M), kl_point(M, self.M0, self.log_memory_var.exp()) if self.drawn else None
 
     def _write(self, e: Tensor, state: Written) -> Written:
         """All at once, beside the rows of the memory as it is."""
-        return Written(written(torch.cat([state.M, e], 1), self.M0, self.inverse))
+        return Written(written(torch.cat([state.M, e], 1), self.M0))
 
     @property
     def drawn(self) -> bool:
@@ -136,7 +127,7 @@ class GPM(CodecModel):
         """
         if drawn:
             M = M + (0.5 * self.log_memory_var).exp() * normal(M.shape, M, generator)
-        mean, var = z @ self.inverse(M), self.log_weight_var.exp()
+        mean, var = z @ inverse(M), self.log_weight_var.exp()
         shape = mean.shape if noise == "charged" else (len(mean), 1, 1)
         w = mean + var.sqrt() * normal(shape, mean, generator)
         return Terms(*self.log_lik(x, w @ M, z), memory.kl_weights(mean, var))
@@ -152,7 +143,7 @@ class GPM(CodecModel):
         return {name: self.read_terms(M, x, e, False, noise, generator).nats() for name, noise in ways.items()}
 
     def _look(self, state: Written, e: Tensor) -> Seen:
-        w = e @ self.inverse(state.M)
+        w = e @ inverse(state.M)
         return Seen(w @ state.M, w)
 
     def _begin(self, state: Written, n: int, generator: torch.Generator | None) -> Seen:
@@ -164,9 +155,7 @@ class GPM(CodecModel):
         return self.config.rows * self.config.code
 
 
-def written(
-    z: Float[Tensor, "*b T C"], M0: Float[Tensor, "K C"], inverse: Callable[[Tensor], Tensor]
-) -> Float[Tensor, "*b K C"]:
+def written(z: Float[Tensor, "*b T C"], M0: Float[Tensor, "K C"]) -> Float[Tensor, "*b K C"]:
     """M = W⁺Z with the addresses W = Z M0⁺: the memory from which they read codes best, in least squares.
 
     The rows of M get the addresses W⁺W, so writing them again gives M back. Proof: test_written_*.
@@ -174,27 +163,12 @@ def written(
     return inverse(z @ inverse(M0)) @ z
 
 
-def exact(A: Float[Tensor, "*b N M"]) -> Float[Tensor, "*b M N"]:
-    """A⁺ = Aᵀ(A Aᵀ + a I)⁻¹, or (AᵀA + a I)⁻¹Aᵀ if that is smaller, in float64; a is RIDGE of the mean of s².
-
-    A singular value s comes out as s/(s² + a) where A⁺ has 1/s: the same to ten digits for s of the usual size, and
-    nothing far below √a, where A⁺ jumps. Unlike an SVD, a CUDA graph can capture it. Proof: test_exact_*.
-    """
-    N, M = A.shape[-2:]
-    if N > M:
-        return exact(A.mT).mT
-    B = A.double()
-    G = B @ B.mT
-    a = RIDGE * G.diagonal(dim1=-2, dim2=-1).mean(-1) + torch.finfo(A.dtype).tiny
-    return solve(cholesky(G + torch.diag_embed(a[..., None].expand(*a.shape, N)), "A Aᵀ"), B).mT.to(A.dtype)
-
-
-def iterated(A: Float[Tensor, "*b N M"], steps: int = STEPS) -> Float[Tensor, "*b M N"]:
+def inverse(A: Float[Tensor, "*b N M"], steps: int = STEPS) -> Float[Tensor, "*b M N"]:
     """A⁺ by the steps of Ben-Israel and Cohen, X ← 2X − X A X from X = Aᵀ/‖A‖², ‖A‖² = Σ A².
 
     A singular value s comes out as (1 − (1 − s²/‖A‖²)ⁿ)/s, n = 2^steps, where A⁺ has 1/s. Seven steps leave out
     1.7 % of 32 equal ones; those with s² far below ‖A‖²/n are damped. (The authors' program begins at 5·10⁻⁴ Aᵀ,
-    whatever the size of codes, and does not converge where s > 63.) Proof: test_iterated_*.
+    whatever the size of codes, and does not converge where s > 63.) Proof: test_inverse_*.
     """
     norm = A.square().sum((-2, -1), keepdim=True).clamp(min=torch.finfo(A.dtype).tiny)
     X = A.mT / norm

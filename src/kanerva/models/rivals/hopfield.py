@@ -1,10 +1,11 @@
 """Hopfield: modern Hopfield retrieval from stored patterns, which are images, or the codes of a trained codec.
 
-    ξ ← Σ_t p_t x_t,   p = softmax_t(β sim(ξ, x_t))
+    ξ ← Σ_t p_t x_t,   p = softmax_t(−β ‖ξ − x_t‖²)
 
-It starts at the cue and is iterated (Ramsauer et al., Hopfield Networks is All You Need, 2021). The similarity, and
-how similarities are separated, are choices (Millidge et al., Universal Hopfield Networks, 2022). The model keeps
-every pattern, as `nearest` does. With the L2 similarity, and max in place of softmax, it *is* `nearest`.
+It starts at the cue and is iterated (Ramsauer et al., Hopfield Networks is All You Need, 2021), here with the L2
+similarity (Millidge et al., Universal Hopfield Networks, 2022), which does not prefer large patterns, and finds
+more on Omniglot than the dot product or the cosine. The model keeps every pattern, as `nearest` does, and for
+large β it *is* `nearest`.
 """
 
 import itertools
@@ -16,7 +17,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from ...codec import CodecConfig
 from ...data import ClassImages, corruption, episodes
@@ -37,14 +37,10 @@ TAKEN = tuple(field.name for field in fields(CodecModelConfig))
 
 @dataclass(frozen=True)
 class HopfieldConfig(NearestConfig):
-    """What is similar, how similarities are separated, and what the patterns are."""
+    """How sharply similarities are separated, and what the patterns are."""
 
     kind: ClassVar[str] = "hopfield"
 
-    similarity: Literal["l2", "dot", "cosine"] = "l2"
-    """l2: −‖ξ − x‖². dot: ξ·x, which prefers large patterns (much ink). cosine: ξ·x / ‖ξ‖‖x‖."""
-    separation: Literal["softmax", "max"] = "softmax"
-    """softmax: a blend, the sharper the larger β. max: the most similar pattern alone."""
     beta: float | None = None
     """β of the softmax; None: chosen on training images by `adapt`, and 1 before that."""
     code: int = 0
@@ -60,16 +56,9 @@ class HopfieldConfig(NearestConfig):
         checks.fields(self, code=0)
         if self.beta is not None:
             checks.fields(self, beta=1e-6)  # as small as a standard deviation may be
-            if self.separation == "max":
-                raise ValueError(f"beta: expected none with separation max, which has no β, got {self.beta}")
-        if not self.code and self.codec != CodecConfig():
-            raise ValueError(f"codec: expected none with code 0, which stores images themselves, got {self.codec}")
-        if not self.code and self.scale != "one":
-            raise ValueError(f"scale: expected one with code 0, which stores images themselves, got {self.scale}")
-        if not self.code and self.pixels != "points":
-            raise ValueError(
-                f"pixels: expected points with code 0, which stores images themselves, got {self.pixels}"
-            )
+        for name, usual in (("codec", CodecConfig()), ("scale", "one"), ("pixels", "points")):
+            if not self.code and (came := getattr(self, name)) != usual:
+                raise ValueError(f"{name}: expected {usual} with code 0, which stores images, got {came}")
 
 
 class Patterns(NamedTuple):
@@ -125,7 +114,7 @@ class Hopfield(Model):
 
         Cues have 15 % of their bits flipped, or noise of standard deviation 0.15; the same ones every time.
         """
-        if self.config.beta is not None or self.config.separation == "max":
+        if self.config.beta is not None:
             return
         generator = torch.Generator(images.device).manual_seed(0)
         x = episodes(images, EPISODES, LENGTH, generator=generator).to(self.like)
@@ -174,62 +163,30 @@ class Hopfield(Model):
         self, v: Float[Tensor, "B Q D"], patterns: Float[Tensor, "B N D"], mask: Tensor
     ) -> Iterator[Snapshot]:
         """ξ ← Σ_t p_t x_t, again and again. Proof that no step raises the energy: test_the_energy_never_rises."""
-        similar, before = self.similar(v, patterns, mask), None
+        apart, before = squares(v, patterns, mask), None
         while True:
-            p = self.separate(similar)
+            p = (-self.beta * apart).softmax(-1)
             new = p @ patterns
-            after = self.similar(new, patterns, mask)
-            energy = self.energy(new, after, mask)
-            if before is not None and energy is not None:
+            after = squares(new, patterns, mask)
+            energy = self.energy(after)
+            if before is not None:
                 # What looks like a rise is a rounding error: nothing is left to gain. The first step is always
                 # taken: it also fills in the pixels that the mask does not trust, which the energy does not see.
                 rest = energy > before
-                new, after = (torch.where(rest[..., None], a, b) for a, b in ((v, new), (similar, after)))
+                new, after = (torch.where(rest[..., None], a, b) for a, b in ((v, new), (apart, after)))
                 energy = torch.where(rest, before, energy)
-            yield Snapshot(self.picture(new), p, energy)  # type: ignore[arg-type]
-            v, similar, before = new, after, energy
+            yield Snapshot(self.picture(new), p, energy)
+            v, apart, before = new, after, energy
 
-    def similar(
-        self, v: Float[Tensor, "*#b Q D"], patterns: Float[Tensor, "*#b N D"], mask: Float[Tensor, "*#b Q D"]
-    ) -> Float[Tensor, "*b Q N"]:
-        """sim(ξ, x_t), over what the mask trusts."""
-        if self.config.similarity == "l2":
-            return -squares(v, patterns, mask)
-        dot: Tensor = (mask * v) @ patterns.mT
-        if self.config.similarity == "dot":
-            return dot
-        norms = ((mask * v * v).sum(-1, keepdim=True) * (mask @ patterns.square().mT)).sqrt()
-        return dot / norms.clamp(min=torch.finfo(dot.dtype).tiny)  # a blank image is like nothing
-
-    def separate(self, similar: Float[Tensor, "*b Q N"]) -> Float[Tensor, "*b Q N"]:
-        """p = softmax(β sim), or 1 for the most similar pattern."""
-        if self.config.separation == "max":
-            return one_hot(similar.argmax(-1), similar.shape[-1]).to(similar)
-        return (self.beta * similar).softmax(-1)
-
-    def energy(
-        self, v: Float[Tensor, "*#b Q D"], similar: Float[Tensor, "*b Q N"], mask: Float[Tensor, "*#b Q D"]
-    ) -> Float[Tensor, "*b Q"] | None:
-        """What the update lowers.
-
-            l2    E(ξ) = −β⁻¹ ln Σ_t exp(−β ‖ξ − x_t‖²)            the update is a step of EM
-            dot   E(ξ) = −β⁻¹ ln Σ_t exp(β ξ·x_t) + ½ ‖ξ‖²         … of the concave-convex procedure
-
-        and their limits for large β with max. For cosine the update is not known to lower one: None.
-        """
-        if self.config.similarity == "cosine":
-            return None
-        soft = (
-            similar.amax(-1) if self.config.separation == "max" else (self.beta * similar).logsumexp(-1) / self.beta
-        )
-        return -soft if self.config.similarity == "l2" else 0.5 * (mask * v * v).sum(-1) - soft
+    def energy(self, apart: Float[Tensor, "*b Q N"]) -> Float[Tensor, "*b Q"]:
+        """E(ξ) = −β⁻¹ ln Σ_t exp(−β ‖ξ − x_t‖²), from the squares: each update is a step of EM, which lowers it."""
+        return -(-self.beta * apart).logsumexp(-1) / self.beta
 
     @public(flat=True)
-    def energy_at(self, state: Any, x: Cues) -> Float[Tensor, "*b Q"] | None:
+    def energy_at(self, state: Any, x: Cues) -> Float[Tensor, "*b Q"]:
         """The energy of images, or of their codes, as they are."""
         v = self.pattern(x)
-        every = torch.ones_like(v)
-        return self.energy(v, self.similar(v, filled(state.v), every), every)
+        return self.energy(squares(v, filled(state.v), torch.ones_like(v)))
 
     def kept(self, length: int) -> int:
         """Every image, at a bit a pixel if binary, else a byte; or every code."""

@@ -2,14 +2,16 @@
 
 import contextlib
 import io
+import re
 import sys
 import time
 import warnings
+from collections.abc import Callable
 
 import pytest
 
-from kanerva import progress, streams
 from kanerva.lab.tables import Table
+from kanerva.support import say
 
 # A window's title, a cleared screen, a line of its own, colours in one character, and text from right to left.
 EVIL = "\x1b]0;x\x07\x1b[2J\nkanerva: all is well\x9b1m\u202e"
@@ -50,20 +52,20 @@ def test_an_error_stream_that_is_gone_stops_nothing(
     stream: io.StringIO | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setattr(progress, "FIRST", 0.0)
-    streams.say("a word")
-    with progress.show("work", 3) as work:
+    monkeypatch.setattr(say, "FIRST", 0.0)
+    say.say("a word")
+    with say.progress("work", 3) as work:
         work.update(1, "well")
-        work.say("another word")
+        say.say("another word")
         work.update(2)
-    with progress.bar("more", None) as advance:
+    with say.bar("more", None) as advance:
         advance(1)
 
 
 def test_a_stream_without_our_characters_gets_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     data = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(data, "ascii"))
-    streams.prepare()
+    say.prepare()
     print("−3 ± 1, é")
     sys.stdout.flush()
     assert data.getvalue() == b"-3 +- 1, ?\n"
@@ -72,7 +74,7 @@ def test_a_stream_without_our_characters_gets_plain_ones(monkeypatch: pytest.Mon
 def test_streams_that_were_closed_at_the_start_are_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
-    streams.prepare()
+    say.prepare()
     for stream in (sys.stdout, sys.stderr):
         assert stream.write("nowhere\n")
         stream.close()
@@ -80,20 +82,21 @@ def test_streams_that_were_closed_at_the_start_are_replaced(monkeypatch: pytest.
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "FIRST", 0.02)
-    monkeypatch.setattr(progress, "EVERY", 0.02)
+    monkeypatch.setattr(say, "FIRST", 0.02)
+    monkeypatch.setattr(say, "EVERY", 0.02)
 
 
 @pytest.mark.usefixtures("impatient")
 def test_progress_is_said_off_a_terminal_while_nothing_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.show("work", 1200) as work:
+    with say.progress("work", 1200) as work:
         work.update(7, "well")
         said = wait_for(capsys, lines=2)
-    assert set(said) == {"work: 7 of 1,200, 0 s, well"}
-    with progress.bar("more", 9_000_000, 1_000_000, unit="bytes") as advance:
+    assert all(re.fullmatch(r"work: 7 of 1,200, 0 s, (0:00:\d\d left, )?well", line) for line in said)
+    assert "left" in said[-1]
+    with say.bar("more", 9_000_000, 1_000_000, unit="bytes") as advance:
         advance(1_000_000)
-        assert "more: 2 of 9 MB, 0 s" in wait_for(capsys, lines=1)
-    with progress.bar("no end", None):
+        assert "more: 2 of 9 MB, 0 s" in wait_for(capsys, lines=1)[0]
+    with say.bar("no end", None):
         assert set(wait_for(capsys, lines=1)) == {"no end: 0 s"}
     capsys.readouterr()
     time.sleep(0.1)  # and it has an end
@@ -103,57 +106,71 @@ def test_progress_is_said_off_a_terminal_while_nothing_is_reported(capsys: pytes
 def wait_for(capsys: pytest.CaptureFixture[str], lines: int) -> list[str]:
     """At least so many lines of the error stream."""
     said: list[str] = []
-    for _ in range(1000):
-        said += capsys.readouterr().err.splitlines()
-        if len(said) >= lines:
-            return said
-        time.sleep(0.01)
-    raise AssertionError(f"expected {lines} lines, got {said}")
+    wait(lambda: said.extend(capsys.readouterr().err.splitlines()) or len(said) >= lines)
+    return said
 
 
 @pytest.mark.usefixtures("impatient")
 def test_only_the_outer_work_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.show("outer", 2), progress.bar("inner", 5) as advance:
+    with say.progress("outer", 2), say.bar("inner", 5) as advance:
         advance(1)
         said = wait_for(capsys, lines=2)
     assert set(said) == {"outer: 0 of 2, 0 s"}
-    with contextlib.suppress(KeyError), progress.show("failed", 1):
+    with contextlib.suppress(KeyError), say.progress("failed", 1):
         raise KeyError
-    with progress.show("next", 1):
+    with say.progress("next", 1):
         assert set(wait_for(capsys, lines=1)) == {"next: 0 of 1, 0 s"}
 
 
 def test_quick_work_is_done_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.show("work", 2) as work:
+    with say.progress("work", 2) as work:
         work.update(2)
     assert capsys.readouterr().err == ""
 
 
-def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", stream)
-    monkeypatch.setenv("TERM", "xterm")
-    with progress.show("work", 4) as work:
-        work.update(3, "[well]")
-        work.say("[a word] ±")
-    text = stream.getvalue()
-    assert "3/4" in text
-    assert "work  [well]" in text
-    assert "[a word] ±\n" in text
+    monkeypatch.setattr(say, "REDRAW", 0.001)
+    with say.progress("work", 4) as work:
+        work.update(3, "well")
+        wait(lambda: "work: 3 of 4, 0 s, well" in stream.getvalue())
+        say.say("a word ±")
+        wait(lambda: stream.getvalue().endswith("well"))
+    assert shown(stream.getvalue()) == ["a word ±", ""]
+
+
+def shown(text: str) -> list[str]:
+    """The lines that a terminal shows in the end: what comes after a carriage return is written over the line."""
+    lines = []
+    for line in text.split("\n"):
+        cells: list[str] = []
+        for part in line.split("\r"):
+            cells[: len(part)] = part
+        lines.append("".join(cells).rstrip())
+    return lines
+
+
+def wait(ready: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if ready():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never came")
 
 
 def test_what_a_terminal_obeys_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
-    harmless(streams.printable(f"naïve ± {EVIL}"))
-    assert streams.printable("naïve ± 日本 🙂") == "naïve ± 日本 🙂"
-    for say in (streams.say, streams.show):
-        say("two\nlines\x1b[2J")
+    harmless(say.printable(f"naïve ± {EVIL}"))
+    assert say.printable("naïve ± 日本 🙂") == "naïve ± 日本 🙂"
+    for put in (say.say, say.show):
+        put("two\nlines\x1b[2J")
         output = capsys.readouterr()
         assert output.out + output.err == "two\nlines\\x1b[2J\n"
-    streams.prepare()
+    say.prepare()
     harmless(warnings.formatwarning(EVIL, UserWarning, "a.py", 1))
     harmless(Table([EVIL, "number"], [[EVIL, 1.0]]).lines())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(progress, "FIRST", 0.0)
-        with progress.show(f"reading {EVIL}", 3) as work:
+        patch.setattr(say, "FIRST", 0.0)
+        with say.progress(f"reading {EVIL}", 3) as work:
             harmless(work.line())
