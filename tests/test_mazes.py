@@ -16,9 +16,9 @@ import torch
 from PIL import Image
 
 from kanerva import cli
-from kanerva.config import DataConfig
 from kanerva.data import ClassImages, episodes, load, mazes
 from kanerva.data.raycast import WALL
+from kanerva.training.config import DataConfig
 
 real = pytest.mark.skipif(
     importlib.util.find_spec("labmaze") is None, reason="no labmaze here; pip install 'kanerva[mazes]' brings it"

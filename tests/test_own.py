@@ -26,7 +26,7 @@ def look(monkeypatch: pytest.MonkeyPatch) -> DKM:
     """The model of every name is `mirror`, whose codec no file can hold."""
     m = mirror()
     m.backend = "reference"  # which need not be compiled
-    monkeypatch.setattr("kanerva.commands.load", lambda _: m)
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: m)
     return m
 
 
@@ -111,7 +111,7 @@ def test_colour_and_a_model_that_certifies_nothing(
     Image.new("RGB", (40, 30), (255, 0, 0)).save(tmp_path / "red.jpg", quality=100)
     Image.new("L", (8, 8), 255).save(tmp_path / "white.png")
     paths = [tmp_path / "red.jpg", tmp_path / "white.png"]
-    monkeypatch.setattr("kanerva.commands.load", lambda _: model(COLOUR))
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: model(COLOUR))
     about = recalled(capsys, *paths, "--out", tmp_path / "s.png", "--method", "least-squares", "--steps", 2)
     assert about["damage"] == "noise 0.15"
     assert about["recall"].startswith("least-squares, 2 steps")
@@ -124,7 +124,7 @@ def test_colour_and_a_model_that_certifies_nothing(
     main(["recall", "here", *map(str, paths), "--out", str(tmp_path / "s.png"), "--damage", "block"])
     assert "root mean" in capsys.readouterr().out
 
-    monkeypatch.setattr("kanerva.commands.load", lambda _: Toy())
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: Toy())
     about = recalled(
         capsys, tmp_path / "white.png", "--out", tmp_path / "s.png", "--damage", "half", "--ink", "dark"
     )
@@ -211,7 +211,7 @@ def test_what_was_left_out_is_said(
 
 
 def test_flips_are_for_binary_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kanerva.commands.load", lambda _: model(COLOUR))
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: model(COLOUR))
     (path,) = draw(tmp_path, bits(1))
     with pytest.raises(SystemExit) as end:
         main(["recall", "here", path, "--damage", "flips", "--out", str(tmp_path / "s.png")])
@@ -244,7 +244,7 @@ def test_names_that_are_alike_hide_no_swap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both folders have a picture of each name, and every answer is another one's."""
-    monkeypatch.setattr("kanerva.commands.load", lambda _: Swapped())
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: Swapped())
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     random = np.random.default_rng(0)
@@ -280,7 +280,7 @@ def test_what_recall_has_made_worse_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Answers that are farther from the picture than a cue of little noise, though it is the nearest of all."""
-    monkeypatch.setattr("kanerva.commands.load", lambda _: Faded())
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: Faded())
     paths = []
     for i, shade in enumerate((20, 120, 230)):
         paths.append(tmp_path / f"{i}.png")

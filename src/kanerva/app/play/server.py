@@ -27,11 +27,12 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from ... import data, plain
-from ...config import DataConfig
+from ... import data
 from ...data import ClassImages, mazes, omniglot
 from ...lab import runner
 from ...models import DKM, checkpoint
+from ...support import plain
+from ...training.config import DataConfig
 from . import panels
 from .panels import Answer
 from .pictures import UPLOAD, pack, upload
