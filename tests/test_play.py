@@ -111,7 +111,7 @@ def shipped(cache: Path) -> Playable:
 def colour() -> Playable:
     """A small model of colour images, untrained."""
     torch.manual_seed(0)
-    codec = {"filters": [4, 4], "norm": "group"}
+    codec = {"filters": [4, 4], "style": "silu"}
     model = kanerva.create("dkm", (3, 16, 16), "gaussian", rows=8, code=12, codec=codec)
     return Playable("squares", "squares", model.eval().requires_grad_(False), {})
 
