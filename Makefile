@@ -43,7 +43,7 @@ mutants: $(READY)
 
 # look for new counterexamples: files damaged at random, and the properties of the memory; tens of minutes
 fuzz: $(READY)
-	KANERVA_HYPOTHESIS=explore $(BIN)/pytest -p no:cacheprovider tests/test_damage.py tests/test_properties.py
+	KANERVA_HYPOTHESIS=explore $(BIN)/pytest -p no:cacheprovider tests/test_broken_files.py tests/test_properties.py
 
 format: $(READY)
 	$(BIN)/ruff format .
