@@ -89,7 +89,7 @@ def presets() -> str:
 def screen(prog: str, about: str, start: Train) -> str:
     """The flags that one needs most, and in what groups the others are."""
     config = start.config
-    groups = [("model", config.model), ("data", config.data), ("training", config.train)]
+    groups: list[tuple[str, Any]] = [("model", config.model), ("data", config.data), ("training", config.train)]
     if isinstance(config.model, CodecModelConfig):
         groups.insert(1, ("codec", config.model.codec))
     others = [
