@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kanerva import DKM, DKMConfig
-from kanerva.data.corruption import Cue
+from kanerva.data.damage import Cue
 from kanerva.experiments import base, plots
 from kanerva.experiments import denoising as experiment
 from kanerva.experiments.denoising import Denoising, Episode, Measures

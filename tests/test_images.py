@@ -18,7 +18,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from kanerva import files
 from kanerva.data import ClassImages, changes, load
-from kanerva.data.images import from_bytes, ink_of, is_sheet, write_sheet
+from kanerva.data.own import from_bytes, ink_of, is_sheet, write_sheet
 
 
 def grey(value: int, side: int = 6) -> Image.Image:

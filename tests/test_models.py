@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import kanerva
 from kanerva import MODELS, CodecConfig, Model, Recall, subject
-from kanerva.data import ClassImages, corruption
+from kanerva.data import ClassImages, damage
 from kanerva.fields import from_dict, to_dict
 from kanerva.models import BaseConfig
 
@@ -76,7 +76,7 @@ def images(model: Model, *batch: int, seed: int = 0) -> Tensor:
 
 
 def corrupted(model: Model, x: Tensor) -> Tensor:
-    corrupt = corruption.flips if model.config.binary else corruption.noise
+    corrupt = damage.flips if model.config.binary else damage.noise
     return corrupt(x, 0.15, generator(1)).x
 
 

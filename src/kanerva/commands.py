@@ -29,7 +29,7 @@ from torch.nn.functional import pad
 from . import __version__, checks, experiments, plain, spelling, storage, streams
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
-from .data.images import is_image, is_sheet, write_sheet
+from .data.own import is_image, is_sheet, write_sheet
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
 from .files import atomic_write, cache_dir, check_writable
@@ -237,7 +237,7 @@ class Inspect:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
-        from . import own
+        from .app import recall
 
         model, state = load(self.checkpoint), storage.load_state(self.state)
         if not isinstance(model, DKM):
@@ -255,7 +255,7 @@ class Inspect:
         chosen = MemoryState(*(part.expand(*batch, -1, -1)[place] for part in state))
         end = f"-{self.number}.png" if count > 1 else ".png"
         path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
-        own.check_outputs({"--out": path}, [self.state, storage.find(self.checkpoint)])
+        recall.check_outputs({"--out": path}, [self.state, storage.find(self.checkpoint)])
         if self.out is None and path.exists() and not is_sheet(path):
             raise ValueError(f"--out: expected the name of a new file, since {path} is there and no sheet of ours")
         check_writable(path)
@@ -315,42 +315,42 @@ class Recall:
         checks.seed(self.seed)
 
     def run(self) -> None:
-        from . import own
+        from .app import recall
 
         if missing := left_out(self.model, self.images):
             raise ValueError(missing)
         model = load(self.model).to(choose(self.device))
         method, binary = model.method(self.method), model.config.binary
         outputs = {"--memory": self.memory, "--out": self.out}
-        own.check_outputs(outputs, [storage.find(self.model)])
+        recall.check_outputs(outputs, [storage.find(self.model)])
         for path in filter(None, outputs.values()):
             check_writable(path)
-        asked = own.read(model, self.images, self.others, self.binary, self.ink)
-        own.check_outputs(outputs, asked.paths)
+        asked = recall.read(model, self.images, self.others, self.binary, self.ink)
+        recall.check_outputs(outputs, asked.paths)
         rows = getattr(model.config, "rows", asked.stored)
         full = f"more pictures than the memory's {rows} rows: they mix, and nothing can be certified"
         if rows < asked.stored:
             streams.say(full)
         kind = self.damage if self.damage != "auto" else "flips" if binary else "noise"
-        level = own.LEVELS[kind] if self.level is None else self.level
+        level = recall.LEVELS[kind] if self.level is None else self.level
         generator = torch.Generator(model.device).manual_seed(self.seed)
-        cue = own.damaged(asked.x, kind, self.level, generator)
-        answers = own.ask(model, asked, cue, method, self.steps, generator)
+        cue = recall.damaged(asked.x, kind, self.level, generator)
+        answers = recall.ask(model, asked, cue, method, self.steps, generator)
         if self.memory is not None:
             storage.save_state(self.memory, answers.state)
         bands = torch.stack([in_rows(x, binary) for x in (asked.x, answers.cue, answers.x)], 1).flatten(0, 1)
-        found = own.judge(asked, answers)
+        found = recall.judge(asked, answers)
         with atomic_write(self.out) as file:
-            write_sheet(own.sheet(mosaic(bands), found), file)
+            write_sheet(recall.sheet(mosaic(bands), found), file)
         about = {
             "stored": f"{asked.stored} pictures in one memory, which keeps {model.kept(asked.stored):,} numbers",
             "damage": kind if level is None else f"{kind} {level:g}",
             "recall": f"{method}, {self.steps} steps, {storage.taken(self.model) or self.model}",
-            **({"ink": own.inks(asked)} if binary else {}),
+            **({"ink": recall.inks(asked)} if binary else {}),
             "sheet": str(self.out),
             **({} if self.memory is None else {"memory": str(self.memory)}),
             **({"left out": asked.left_out} if asked.left_out else {}),
-            "result": own.summary(found),
+            "result": recall.summary(found),
             **({"note": full} if rows < asked.stored else {}),
         }
         if any(one["worse"] for one in found):
@@ -361,7 +361,7 @@ class Recall:
             print(plain.dumps({**about, "pictures": found}, indent=1))
         else:
             pixels = asked.x[0].numel() if binary else None
-            print(f"{own.table(found, pixels).lines()}\n\n{lines(about)}")
+            print(f"{recall.table(found, pixels).lines()}\n\n{lines(about)}")
 
 
 def left_out(model: str, images: tuple[str, ...]) -> str | None:

@@ -16,7 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from .. import checks
-from ..data import corruption
+from ..data import flips, noise
 from ..memory import MemoryState
 from ..models import DKM, Model
 from ..recall.reader import Reader
@@ -221,7 +221,7 @@ def damage(
     x: Float[Tensor, "Q c h w"], level: float, binary: bool, generator: torch.Generator
 ) -> Float[Tensor, "Q c h w"]:
     """Flip a share of bits, or add noise of a standard deviation."""
-    return (corruption.flips if binary else corruption.noise)(x, level, generator).x
+    return (flips if binary else noise)(x, level, generator).x
 
 
 def outcome(end: Float[Tensor, "Q c h w"], stored: Float[Tensor, "T c h w"], asked: Int64[Tensor, "Q"]) -> Outcome:

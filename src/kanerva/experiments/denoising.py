@@ -15,8 +15,8 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from .. import checks
-from ..data import corruption
-from ..data.corruption import Cue
+from ..data import damage
+from ..data.damage import Cue
 from ..likelihood import LEVEL
 from ..models import Model, Recall
 from . import base
@@ -209,31 +209,31 @@ def noisy(binary: bool, level: float, headline: bool) -> Cell:
     """Flips, or Gaussian noise, at a level."""
     if binary:
         name, told = f"{100 * level:g} % flips", level if 0 < level < 0.5 else None
-        return Cell(name, "flips", level, lambda x, g: corruption.flips(x, level, g), told, headline=headline)
+        return Cell(name, "flips", level, lambda x, g: damage.flips(x, level, g), told, headline=headline)
     name, told = f"noise {level:g}", level**2 or None
-    return Cell(name, "noise", level, lambda x, g: corruption.noise(x, level, g), told, headline=headline)
+    return Cell(name, "noise", level, lambda x, g: damage.noise(x, level, g), told, headline=headline)
 
 
 def others() -> list[Cell]:
     """Noise that only binary images can have: salt and pepper in a share s of pixels is a share s/2 of flips."""
     return [
-        Cell("30 % salt and pepper", "other", None, lambda x, g: corruption.salt_and_pepper(x, 0.3, g), 0.15),
+        Cell("30 % salt and pepper", "other", None, lambda x, g: damage.salt_and_pepper(x, 0.3, g), 0.15),
         Cell("half erased, rest 10 % flips", "other", None, flipped_half, 0.1, known=True),
     ]
 
 
 def flipped_half(x: Tensor, generator: torch.Generator) -> Cue:
-    return corruption.half(corruption.flips(x, 0.1, generator).x)
+    return damage.half(damage.flips(x, 0.1, generator).x)
 
 
 def holes(binary: bool) -> list[Cell]:
     """Parts that are lost. Where it is not known which, they are pixels like all others, of the value 0."""
     blank = "blank" if binary else "grey"
     return [
-        Cell("25 % block erased", "other", None, lambda x, g: corruption.block(x, 0.25, g), known=True),
-        Cell(f"25 % block {blank}, not known", "other", None, lambda x, g: corruption.block(x, 0.25, g)),
-        Cell("half erased", "other", None, lambda x, _: corruption.half(x), known=True),
-        Cell(f"half {blank}, not known", "other", None, lambda x, _: corruption.half(x)),
+        Cell("25 % block erased", "other", None, lambda x, g: damage.block(x, 0.25, g), known=True),
+        Cell(f"25 % block {blank}, not known", "other", None, lambda x, g: damage.block(x, 0.25, g)),
+        Cell("half erased", "other", None, lambda x, _: damage.half(x), known=True),
+        Cell(f"half {blank}, not known", "other", None, lambda x, _: damage.half(x)),
     ]
 
 

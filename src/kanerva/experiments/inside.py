@@ -16,7 +16,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from .. import checks
-from ..data import ClassImages, corruption
+from ..data import ClassImages, damage
 from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM, Model, Recall
@@ -417,7 +417,7 @@ def show(
 
 def half(side: str) -> Cell:
     """The loss of one half, which recall is told of."""
-    return Cell(f"{side} half lost", "other", None, lambda x, _: corruption.half(x, side), known=True)
+    return Cell(f"{side} half lost", "other", None, lambda x, _: damage.half(x, side), known=True)
 
 
 def measure(path: Recall, x: Float[Tensor, "B T c h w"]) -> dict[str, Float[Tensor, "B"]]:

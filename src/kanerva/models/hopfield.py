@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 
 from .. import checks
 from ..codec import CodecConfig
-from ..data import ClassImages, corruption, episodes
+from ..data import ClassImages, damage, episodes
 from .base import CodecModel, CodecModelConfig, Model, Recall, Terms
 from .nearest import NearestConfig, around, draw, filled, joined, mixture, rounded, squares, stored_size, trusted
 
@@ -134,7 +134,7 @@ class Hopfield(Model):
             return
         generator = torch.Generator(images.device).manual_seed(0)
         x = episodes(images, EPISODES, LENGTH, generator=generator).to(self.like)
-        corrupt = corruption.flips if self.config.binary else corruption.noise
+        corrupt = damage.flips if self.config.binary else damage.noise
         cue, stored = self.pattern(corrupt(x, CORRUPTION, generator).x), self.write(x).v
         errors = []
         for beta in BETAS:

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..data import images
+from ..data import own
 from ..models import DKM
 
 # Of a file that is uploaded, before it is decoded; and the pictures in it.
@@ -51,7 +51,7 @@ def upload(data: bytes, where: str, model: DKM, frames: int) -> list[Float[Tenso
     """The pictures of a file in a model's size; for a binary model, ink is the lesser part of each."""
     channels, height, width = model.config.image
     made = []
-    for levels in images.from_bytes(data, where, (height, width), channels, PIXELS, frames):
-        x = images.ink_of(levels)[0] >= INK if model.config.binary else levels / np.float32(128) - 1
+    for levels in own.from_bytes(data, where, (height, width), channels, PIXELS, frames):
+        x = own.ink_of(levels)[0] >= INK if model.config.binary else levels / np.float32(128) - 1
         made.append(torch.tensor(x.transpose(2, 0, 1).copy()).to(model.like))
     return made

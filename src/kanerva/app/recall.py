@@ -12,13 +12,13 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from . import data
-from .data import Cue
-from .data.images import Pictures, ink_of, is_sheet, names, pictures
-from .experiments.base import distances, told
-from .experiments.tables import Table, show
-from .models import Model
-from .progress import bar
+from .. import data
+from ..data import Cue
+from ..data.own import Pictures, ink_of, is_sheet, names, pictures
+from ..experiments.base import distances, told
+from ..experiments.tables import Table, show
+from ..models import Model
+from ..progress import bar
 
 # The kinds of damage with their usual levels: shares of pixels or of the area, and a standard deviation.
 LEVELS = {"flips": 0.15, "noise": 0.15, "block": 0.25, "half": None, "none": None}
