@@ -1,23 +1,25 @@
-"""Characters of many scripts, drawn from the fonts that matplotlib ships: the data set that needs no download.
+#!/usr/bin/env python3
+"""Draw the glyphs of kanerva.data.glyphs, from the fonts that matplotlib ships: python benchmarks/glyphs.py [FILE]
 
 Letters and digits of DejaVu Sans, Serif and Mono in their twelve faces; a class is a character, its 20 images are
-that character in the faces that have it, each a little turned, sheared, scaled and shifted. 28×28, binary, drawn
-once (see `kanerva.files.cache_dir`) and the same on every run.
+that character in the faces that have it, each a little turned, sheared, scaled and shifted. 28×28, binary. The file
+in the package was drawn with matplotlib 3.11.2 and Pillow 13.0.0; other versions may move single pixels.
 """
 
+import argparse
 import unicodedata
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
-import PIL
+from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 
-from ..files import Arrays, cached
-from ..progress import bar
-from .episodes import ClassImages
+from kanerva.data import glyphs
+from kanerva.progress import bar
 
-# Raise it whenever a change below changes a pixel: cached images of an older recipe are then not used.
+# Seeds the random maps, beside the character.
 RECIPE = 1
 SIZE = 28
 VARIANTS = 20
@@ -31,9 +33,6 @@ LEAST = 0.3
 LIGHT, HEAVY = 0.03, 0.3
 # Two characters are one class when, laid over each other, this share of their joint ink or less is not common.
 ALIKE = 0.25
-# Out of four classes three are for training.
-TRAIN = 0.75
-
 # Upright before slanted and regular before bold: the first face that has a character decides what it looks like.
 FACES = (
     "DejaVuSans",
@@ -53,16 +52,7 @@ FACES = (
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def load(split: str = "train") -> ClassImages:
-    """Give the training or the test classes, which share no character; draw them all on first use (seconds)."""
-    import matplotlib
-
-    versions = f"mpl{matplotlib.__version__}-pil{PIL.__version__}"
-    arrays = cached(f"glyphs-v{RECIPE}-{versions}.npz", draw, _valid)
-    return _split(arrays, split)
-
-
-def draw(limit: int | None = None) -> Arrays:
+def draw(limit: int | None = None) -> dict[str, Array]:
     """Draw every class, or the first `limit`: packed bits (classes, VARIANTS, SIZE × SIZE / 8) and code points."""
     fonts = _fonts()
     points = distinct(candidates(fonts), fonts, limit)
@@ -102,8 +92,6 @@ class Face:
     """One font file: which characters it has, and what they look like."""
 
     def __init__(self, path: Path) -> None:
-        from matplotlib.ft2font import FT2Font
-
         # Only these: for any other the font would draw the box that stands for a missing character.
         self.points = set(FT2Font(str(path)).get_charmap())
         # The basic layout draws a character as it is, with or without the shaping library.
@@ -122,15 +110,7 @@ class Face:
 
 
 def _fonts() -> dict[str, Face]:
-    import matplotlib
-
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    missing = [name for name in FACES if not (folder / f"{name}.ttf").exists()]
-    if missing:
-        raise FileNotFoundError(
-            f"{folder}: expected matplotlib's DejaVu fonts, but {', '.join(missing)} are not there; "
-            f"usual cause: a matplotlib packaged without its fonts, which `pip install matplotlib` brings"
-        )
     return {name: Face(folder / f"{name}.ttf") for name in FACES}
 
 
@@ -200,27 +180,12 @@ def place(grey: Array, linear: Array, shift: Array | tuple[float, float] = (0.0,
     return np.asarray(image.reduce(fine)) >= 128
 
 
-def _valid(arrays: Arrays) -> bool:
-    bits, points = arrays.get("bits"), arrays.get("points")
-    return (
-        bits is not None
-        and points is not None
-        and points.ndim == 1
-        and bits.dtype == np.uint8
-        and bits.shape == (len(points), VARIANTS, SIZE * SIZE // 8)
-    )
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", nargs="?", type=Path, default=glyphs.FILE)
+    with parser.parse_args().file.open("wb") as file:
+        np.savez_compressed(file, **draw())
 
 
-def _split(arrays: Arrays, split: str) -> ClassImages:
-    """Unpack the classes of one split, in the order of a fixed permutation."""
-    order = np.random.default_rng(0).permutation(len(arrays["points"]))
-    border = round(TRAIN * len(order))
-    chosen = order[:border] if split == "train" else order[border:]
-    return ClassImages.from_labels(
-        np.unpackbits(arrays["bits"][chosen].reshape(-1, SIZE * SIZE // 8), axis=-1).reshape(-1, 1, SIZE, SIZE),
-        np.repeat(np.arange(len(chosen)), VARIANTS),
-        binary=True,
-        name="glyphs",
-        split=split,
-        names=[chr(point) for point in arrays["points"][chosen]],
-    )
+if __name__ == "__main__":
+    main()

@@ -38,7 +38,7 @@ SETS: dict[str, Callable[..., ClassImages]] = {
     "mazes": mazes.load,
     "images": own.load,
 }
-SPLITS = ("train", "test")
+SPLITS = ("train", "validation", "test", "train+validation")
 
 
 def load(name: str | os.PathLike[str], split: str = "train", **given: Any) -> ClassImages:

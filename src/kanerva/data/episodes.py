@@ -1,7 +1,8 @@
-"""Class-indexed images, and episodes drawn from them where they lie, on the CPU or a GPU."""
+"""Class-indexed images, their splits, and episodes drawn from them where they lie, on the CPU or a GPU."""
 
 import dataclasses
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -165,6 +166,37 @@ class ClassImages:
         """Give images by number: binary as 0. or 1., others as v/128 − 1 on [−1, 1)."""
         x = self.pixels[index].float()
         return x if self.binary else x / 128 - 1
+
+
+def part(split: str, train: int, held: int) -> slice:
+    """The classes of a split, in an order whose first `train` are to train on and those up to `held` to validate."""
+    return {
+        "train": slice(train),
+        "validation": slice(train, held),
+        "test": slice(held, None),
+        "train+validation": slice(held),
+    }[split]
+
+
+def of_bits(
+    bits: UInt8[np.ndarray, "classes each packed"],
+    names: Sequence[str],
+    split: str,
+    train: int,
+    held: int,
+    name: str,
+) -> ClassImages:
+    """Square binary images, packed, of the classes that a split has in the order of default_rng(0).permutation."""
+    order = np.random.default_rng(0).permutation(len(bits))[part(split, train, held)]
+    side = math.isqrt(8 * bits.shape[-1])
+    return ClassImages.from_labels(
+        np.unpackbits(bits[order].reshape(-1, bits.shape[-1]), axis=-1).reshape(-1, 1, side, side),
+        np.repeat(np.arange(len(order)), bits.shape[1]),
+        binary=True,
+        name=name,
+        split=split,
+        names=[names[i] for i in order],
+    )
 
 
 def _hash(data: bytes) -> int:
