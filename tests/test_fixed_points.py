@@ -26,8 +26,8 @@ from kanerva.experiments.fixed_points import (
     summary,
 )
 from kanerva.experiments.plots import fixed_points as plots
-from kanerva.likelihood import LEVEL
 from kanerva.recall.reader import Reader
+from kanerva.support.pixels import LEVEL
 from trials import COLOUR, images, model, run, subject
 
 SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), norm="group", activation="silu"))

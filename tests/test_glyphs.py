@@ -2,10 +2,10 @@
 
 import unicodedata
 
-import glyphs as drawing
 import numpy as np
 import pytest
 
+import glyphs as drawing
 from kanerva.data import ClassImages, load
 
 SPLITS = {"train": 770, "validation": 193, "test": 321}

@@ -15,10 +15,11 @@ import kanerva
 from cases import covariance_of, normal
 from kanerva import DKM, CodecConfig, DKMConfig, MemoryState, memory, objective
 from kanerva.codec import Down, Up
-from kanerva.likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise, middle
+from kanerva.likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from kanerva.models.gaussian import Gaussian as VaeGaussian
 from kanerva.models.vae import VAE, VAEConfig
 from kanerva.recall.reader import Reader
+from kanerva.support.pixels import LEVEL, dequantise, middle
 
 SMALL = DKMConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")

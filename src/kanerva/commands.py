@@ -39,6 +39,7 @@ from .models import DKM, MODELS, Model, load
 from .progress import bar
 from .streams import printable, show
 from .subject import find
+from .support.pixels import INK, to_bytes
 from .train import FEW, saved_config, train
 
 
@@ -295,7 +296,7 @@ class Recall:
     """The way to recall; otherwise the model's best."""
     steps: int = 15
     """Steps of recall."""
-    binary: float = 0.4
+    binary: float = INK
     """Models of binary images: the share of ink from which a pixel is ink."""
     ink: Literal["auto", "dark", "light"] = "auto"
     """Models of binary images: whether ink is dark or light; auto: whatever there is less of in each picture."""
@@ -786,7 +787,7 @@ def sheet(images: ClassImages, path: Path) -> None:
 
 def in_rows(x: Float[Tensor, "n c h w"], binary: bool, columns: int = 8) -> UInt8[Tensor, "rows columns c H W"]:
     """Images of a model three times as large, eight in a row, with a line around each; ink is black on white."""
-    levels = (255 * (1 - x) if binary else (x + 1) * 127.5).round().clamp(0, 255).to("cpu", torch.uint8)
+    levels = to_bytes(1 - x if binary else x, binary).cpu()
     levels = levels.repeat_interleave(3, -2).repeat_interleave(3, -1)
     blank = levels.new_full((-len(x) % columns, *levels.shape[1:]), 255)
     return pad(torch.cat([levels, blank]), (1, 1, 1, 1), value=192).unflatten(0, (-1, columns))

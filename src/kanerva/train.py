@@ -26,12 +26,13 @@ from .distributed import World
 from .evaluate import Score, evaluate
 from .fields import from_dict
 from .files import contents
-from .likelihood import LEVEL, SURE
+from .likelihood import SURE
 from .log import Log
 from .models import MODELS, BaseConfig, load
 from .models.base import CodecModel, CodecModelConfig, Model, Preparation
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
 from .streams import say
+from .support.pixels import LEVEL
 
 # Measured: results/training/colour-emoji.json.
 EXPECT = (

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from .. import data
 from ..data import Cue
-from ..data.own import Pictures, ink_of, is_sheet, names, pictures
-from ..experiments.base import distances, told
+from ..data.own import Pictures, is_sheet, names, pictures
+from ..experiments.base import told
 from ..experiments.tables import Table, show
 from ..models import Model
 from ..progress import bar
+from ..support.pixels import distances, from_bytes, ink_of
 
 # The kinds of damage with their usual levels: shares of pixels or of the area, and a standard deviation.
 LEVELS = {"flips": 0.15, "noise": 0.15, "block": 0.25, "half": None, "none": None}
@@ -67,7 +68,7 @@ def read(model: Model, images: Sequence[str], others: Sequence[str], threshold: 
         shares, inks = map(list, zip(*(ink_of(levels, ink) for levels in pixels), strict=True))
         x = torch.tensor(np.stack(shares) >= threshold).to(model.like)
     else:
-        x = torch.tensor(pixels).to(model.like) / 128 - 1
+        x = from_bytes(torch.tensor(pixels)).to(model.like)
     why = dict(zip(called[len(paths) :], left_out.values(), strict=True))
     return Asked(called[: len(paths)], x, len(first.paths), inks, [*paths, *left_out], why)
 

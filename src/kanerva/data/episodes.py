@@ -14,6 +14,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from .. import checks
+from ..support.pixels import from_bytes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -164,12 +165,12 @@ class ClassImages:
 
     def images(self, index: Int64[Tensor, "*b"]) -> Float[Tensor, "*b channels height width"]:
         """Give images by number: binary as 0. or 1., others as v/128 − 1 on [−1, 1)."""
-        x = self.pixels[index].float()
-        return x if self.binary else x / 128 - 1
+        levels = self.pixels[index]
+        return levels.float() if self.binary else from_bytes(levels)
 
 
 def part(split: str, train: int, held: int) -> slice:
-    """The classes of a split, in an order whose first `train` are to train on and those up to `held` to validate."""
+    """The classes of a split: the first `train` are to train on, those up to `held` to validate with."""
     return {
         "train": slice(train),
         "validation": slice(train, held),

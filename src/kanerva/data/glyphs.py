@@ -15,7 +15,7 @@ FILE = Path(__file__).with_name("glyphs.npz")
 
 
 def load(split: str = "train") -> ClassImages:
-    """Give the classes of a split: 770 to train on, 193 to validate with, 321 to test with; they share no character."""
+    """Give the characters of a split: 770 to train on, 193 to validate with, 321 to test with."""
     with np.load(FILE) as arrays:
         bits, names = arrays["bits"], [chr(point) for point in arrays["points"]]
     return of_bits(bits, names, split, round(0.6 * len(bits)), round(0.75 * len(bits)), "glyphs")

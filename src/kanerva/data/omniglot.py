@@ -19,6 +19,7 @@ from PIL import Image
 
 from ..files import Arrays, DownloadError, cache_dir, cached, download, line, lock
 from ..progress import bar
+from ..support.pixels import INK
 from .episodes import ClassImages
 
 URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"
@@ -28,8 +29,6 @@ CLASSES, DRAWERS, RAW, SIZE = 1623, 20, 105, 28
 TRAIN = 1200
 PREPARED = "omniglot-v2.npz"  # in the cache
 DRAWING = 2**16  # bytes: 105×105 bits as a PNG take a few hundred
-# Ink of at least this share of a pixel's area sets it: mean ink 0.0912 over all images.
-THRESHOLD = 0.4
 
 Array = np.ndarray[Any, np.dtype[Any]]
 # "0001_01.png" is the first character by the first drawer.
@@ -215,13 +214,13 @@ def _raw(source: Path, name: str, length: int, read: Callable[[], bytes]) -> Arr
 
 
 def reduce(ink: Array) -> Array:
-    """Average the ink over the area of each new pixel, 3 or 4 old ones a side, and set those of THRESHOLD or more.
+    """Average the ink over the area of each new pixel, 3 or 4 old ones a side, and set those of INK or more.
 
         area = P ink Pᵀ / (P 1 Pᵀ),   P[i, j] = 1 where the centre of old pixel j lies within new pixel i
 
     This is Pillow's box filter; no mean of 9, 12 or 16 bits is 0.4, so there are no ties. Proof: test_omniglot_*.
     """
-    return _COVER @ ink.astype(np.float32) @ _COVER.T >= THRESHOLD * np.outer(_COVER.sum(1), _COVER.sum(1))
+    return _COVER @ ink.astype(np.float32) @ _COVER.T >= INK * np.outer(_COVER.sum(1), _COVER.sum(1))
 
 
 def _cover() -> Array:

@@ -159,15 +159,6 @@ def names(paths: Sequence[Path]) -> list[str]:
     return [_shown(path.relative_to(common)) for path in whole]
 
 
-def ink_of(levels: Array, ink: str = "auto") -> tuple[Array, str]:
-    """The share of ink in each pixel of one picture (uint8), and whether its ink is dark or light.
-
-    ink: dark, light, or auto: whatever there is less of.
-    """
-    ink = ("dark" if float(levels.mean()) > 127.5 else "light") if ink == "auto" else ink
-    return (255 - levels if ink == "dark" else levels) / np.float32(255), ink
-
-
 def _none_of(faults: dict[Path, Exception]) -> Exception:
     """The error where no file could be read: the first one's, and how many there are."""
     first, *more = faults.values()

@@ -25,6 +25,9 @@ from ..progress import bar
 from ..streams import say
 from ..subject import Subject as Subject
 from ..subject import load, origin, sources
+from ..support.pixels import distances as distances
+from ..support.pixels import is_binary as is_binary
+from ..support.pixels import to_bytes
 from .tables import Table
 
 Kind = TypeVar("Kind", bound=Model)
@@ -250,9 +253,8 @@ def means(values: Tensor) -> dict[str, list[float]]:
 
 def pack(x: Tensor) -> dict[str, Any]:
     """Images for JSON: bits of binary ones, bytes of others, in base 64."""
-    pixels = x.detach().cpu().numpy()
-    binary = bool(((pixels == 0) | (pixels == 1)).all())
-    data = np.packbits(pixels.astype(np.uint8)) if binary else ((pixels + 1) * 127.5).clip(0, 255).astype(np.uint8)
+    binary = is_binary(x)
+    data = np.packbits(x.detach().cpu().numpy().astype(np.uint8)) if binary else to_bytes(x).cpu().numpy()
     return {"shape": list(x.shape), "binary": binary, "data": base64.b64encode(data.tobytes()).decode()}
 
 
@@ -278,16 +280,3 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
     for x in tensors:
         digest.update(x.contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def is_binary(x: Tensor) -> bool:
-    """Whether pixels are 0 or 1; images that are not binary lie on [−1, 1]."""
-    return bool(((x == 0) | (x == 1)).all())
-
-
-def distances(x: Tensor, stored: Tensor) -> Tensor:
-    """Wrong pixels (binary) or root mean square differences between images x (…, Q) and stored (…, T)."""
-    a, b = x.flatten(-3), stored.flatten(-3)
-    if is_binary(stored):
-        return torch.cdist(a, b, p=1)
-    return torch.cdist(a, b) / math.sqrt(a.shape[-1])

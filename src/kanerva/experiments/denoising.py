@@ -17,8 +17,8 @@ from torch import Tensor
 from .. import checks
 from ..data import damage
 from ..data.damage import Cue
-from ..likelihood import LEVEL
 from ..models import Model, Recall
+from ..support.pixels import LEVEL
 from . import base
 from .base import Experiment, Subject
 from .tables import Share, Table

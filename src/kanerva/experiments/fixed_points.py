@@ -12,10 +12,10 @@ from torch import Tensor
 
 from .. import checks
 from ..checks import deep_checks
-from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM, Model
 from ..recall.reader import Reader
+from ..support.pixels import LEVEL
 from .base import Experiment, Subject, distinct, mean, means, only, pack
 from .tables import Share, Table, point
 

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from .. import checks
 from ..data import ClassImages, damage
-from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM, Model, Recall
 from ..recall.frame import EXACT, Frames, fit
+from ..support.pixels import LEVEL
 from . import base
 from .base import Experiment, Subject
 from .basins import NEAR

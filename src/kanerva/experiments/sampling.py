@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import checks
-from ..likelihood import LEVEL
 from ..models import Model, Recall
 from ..recall.chains import mixing
+from ..support.pixels import LEVEL
 from . import base
 from .base import Experiment, Subject
 from .denoising import chosen, rises

@@ -14,8 +14,9 @@ from .. import checks, storage
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
 from ..data import ClassImages
 from ..fields import to_dict
-from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood, dequantise
+from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from ..recall.trajectory import Recall as Recall
+from ..support.pixels import LEVEL, dequantise
 from ..terms import Terms as Terms
 
 
@@ -56,7 +57,7 @@ class CodecModelConfig(BaseConfig):
     scale: Literal["one", "pixel", "colour"] = "one"
     """Standard deviations of the gaussian likelihood: one for all pixels (the paper); for every pixel and channel
     its own, from the decoder; or these and the correlations between a pixel's channels (colour)."""
-    min_scale: float = 1 / 128
+    min_scale: float = LEVEL
     """Least standard deviation of the gaussian likelihood; a grey level is 1/128 wide."""
     pixels: Literal["points", "levels"] = "points"
     """How grey and colour pixels are scored: by the density at a point drawn from their grey level (the paper), or
