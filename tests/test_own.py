@@ -137,7 +137,7 @@ def test_colour_and_a_model_that_certifies_nothing(
         (["nowhere.png"], "nowhere.png: expected an image file, or a folder of them, got no such file"),
         (["empty"], "empty: expected an image file, or a folder of them, got a folder with none"),
         (["text.txt"], "text.txt: expected an image file (.png, .jpg"),
-        (["broken.png"], "broken.png: expected an image, but it cannot be read"),
+        (["broken.png"], "broken.png: expected an image (PNG, JPEG"),
         (["0.png", "--damage", "half", "--level", "0.5"], "level: expected none with damage half, got 0.5"),
         (["0.png", "--level", "1.5"], "level: expected a share from 0 to 1 for damage flips, got 1.5"),
         (
@@ -307,9 +307,9 @@ def test_what_cannot_be_read_is_left_out_and_listed(
     about = recalled(capsys, tmp_path / "own", "--out", tmp_path / "s.png")
     assert [one["picture"] for one in about["pictures"]] == ["0.png", "2.png", "3.png"]
     assert list(about["left out"]) == ["1.png"]
-    assert about["left out"]["1.png"].startswith("expected an image, but it cannot be read (")
+    assert about["left out"]["1.png"].startswith("expected an image (PNG, JPEG, ")
     main(["recall", "here", str(tmp_path / "own"), "--out", str(tmp_path / "s.png"), "--device", "cpu"])
-    assert "left out\n  1.png          expected an image, but it cannot be read" in capsys.readouterr().out
+    assert "left out\n  1.png          expected an image (PNG" in capsys.readouterr().out
 
 
 def test_a_second_recall_leaves_out_the_sheet_of_the_first(

@@ -19,7 +19,7 @@ from ..experiments.base import told
 from ..experiments.tables import Table, show
 from ..models import Model
 from ..progress import bar
-from ..support.pixels import distances, from_bytes, ink_of
+from ..support.pixels import distances, of_picture
 
 # The kinds of damage with their usual levels: shares of pixels or of the area, and a standard deviation.
 LEVELS = {"flips": 0.15, "noise": 0.15, "block": 0.25, "half": None, "none": None}
@@ -63,12 +63,8 @@ def read(model: Model, images: Sequence[str], others: Sequence[str], threshold: 
     pixels, paths = np.concatenate([first.pixels, rest.pixels]), first.paths + rest.paths
     left_out = first.left_out | rest.left_out
     called = names([*paths, *left_out])
-    inks: list[str] = []
-    if model.config.binary:
-        shares, inks = map(list, zip(*(ink_of(levels, ink) for levels in pixels), strict=True))
-        x = torch.tensor(np.stack(shares) >= threshold).to(model.like)
-    else:
-        x = from_bytes(torch.tensor(pixels)).to(model.like)
+    made = [of_picture(levels, model.config.binary, threshold, ink) for levels in pixels]
+    x, inks = torch.stack([image for image, _ in made]).to(model.like), [found for _, found in made if found]
     why = dict(zip(called[len(paths) :], left_out.values(), strict=True))
     return Asked(called[: len(paths)], x, len(first.paths), inks, [*paths, *left_out], why)
 

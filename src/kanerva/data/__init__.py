@@ -42,10 +42,10 @@ SPLITS = ("train", "validation", "test", "train+validation")
 
 
 def load(name: str | os.PathLike[str], split: str = "train", **given: Any) -> ClassImages:
-    """Load one split of a data set; the classes (or at least the images) of the two splits are disjoint.
+    """Load one split of a data set; train, validation and test share no class, or at least no image.
 
     name: "glyphs"; "omniglot" (option data_dir); "mazes" (options size: 32 or 64; mazes: how many to train on); or
-    a folder or file of your own (options of `kanerva.data.own.load`: size, binary, invert, channels, holdout),
+    a folder or file of your own (options of `kanerva.data.own.load`: size, binary, invert, channels),
     also as "images" with path=….
     """
     if split not in SPLITS:
@@ -87,6 +87,5 @@ def _is_path(name: str | os.PathLike[str]) -> bool:
         not isinstance(name, str)
         or any(s in text for s in separators)
         or text.endswith((".npy", ".npz", *own.SUFFIXES))
-        or ".tfrecord" in text
         or Path(text).expanduser().exists()
     )

@@ -1,18 +1,13 @@
-"""The user's own images: image files, arrays, videos or TFRecords, in a folder or one file.
+"""The user's own pictures, read in one way for a folder, for recall and for an upload; and arrays of them.
 
 Image files: those in sub-folders belong to the class of the folder that holds them, at any depth; in a flat folder
 each image is a class of its own, so that an episode of n classes holds n different images. A GIF, PNG or WebP that
 moves is a class of its own, of all its frames.
 Array: images N×height×width or N×height×width×channels, as uint8, bool or floating point on [0, 1]; in an .npz
 under the key `images`, with optional `labels` (N); without labels each image is a class of its own.
-Videos: .npz files with such an array under the key `video`, as TECO's data sets are; a file is a class.
-TFRecords, as TensorFlow Datasets writes them (dmlab): files with .tfrecord in their names, of tf.train.Example
-messages with an encoded `image` and, for its class, a `label`; without it each image is a class of its own.
-Videos in folders train/ and test/, and TFRecords named …-train.tfrecord… and …-test.tfrecord…, are split as these
-say; others beside them are left out.
 
-Other images are split by hashes, so that images that come or go leave the others where they are: ten classes or
-more by their names, fewer by the content of each image, and images that are classes of their own by their content.
+Hashes split them, so that images that come or go leave the others where they are: ten classes or more by their
+names, fewer by the content of each image, and images that are classes of their own by their content.
 """
 
 import contextlib
@@ -21,19 +16,19 @@ import io
 import os
 import re
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
+from jaxtyping import UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngInfo
 
 from ..files import FREE, check_size, line, npz
 from ..progress import bar
-from .episodes import ClassImages
+from .episodes import ClassImages, part
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")
 # Kinds of files that are read, whatever their names say: Pillow knows others, and starts a program for some.
@@ -44,8 +39,10 @@ MOVING = ("GIF", "PNG", "WEBP")
 WEB = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
 # With fewer classes than this, holding out whole classes leaves too few of them on either side.
 FEW = 10
-# Pixels of one image that are resized to; Pillow takes about as many for a trap.
-MOST = 10**8
+# Shares of the classes, or of the images, that are held out.
+VALIDATION, TEST = 0.15, 0.25
+# Pixels of one image that are resized to; Pillow takes about as many for a trap. And of an upload, in all frames.
+MOST, UPLOAD = 10**8, 4096 * 4096
 # Passes over a progressive JPEG: encoders make about 10. A pass over 16 million pixels takes 40 bytes and 10 ms,
 # and nothing interrupts it, so that a file of 160 kB would take 40 s.
 SCANS = 32
@@ -55,9 +52,12 @@ MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 PROFILES = 10
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# An image (height, width, 1 or 3), its place in a split by content, the name of its class, and where it was found.
-Found = tuple[Array, float, str, str]
-SOURCES = "a folder or file of images, an .npy or .npz file, or TFRecords"
+Size = tuple[int, int] | None
+Read = TypeVar("Read")
+SOURCES = "a folder or file of images, or an .npy or .npz file"
+
+
+# WHAT IS READ: by class and split, for recall, or from an upload
 
 
 def load(
@@ -67,41 +67,37 @@ def load(
     binary: float | bool | None = None,
     invert: bool = False,
     channels: int | None = None,
-    holdout: float = 0.25,
 ) -> ClassImages:
     """Read images, in the same order on every run, and give those of one split.
 
     size: side, or (height, width), to resize to, cut to the middle if the proportions differ; without it all must
     be of one size. invert: black becomes white. binary: values of at least this share of white become 1, the others
     0 (True: 0.5); None keeps grey or colour, except for arrays that hold only 0 and 1. channels: 1 or 3; None keeps
-    colour where there is any. holdout: the share kept for the test split, about: of classes, or, of fewer than 10
-    classes, of images; not asked for where the files say themselves what is for tests. Transparent parts are white.
-    Image files that cannot be read are left out, with a warning that lists them; an error if none can.
+    colour where there is any. Transparent parts are white. Of all classes, or of the images of fewer than 10
+    classes, about 60 % are for training, 15 % for validation and 25 % for tests. Image files that cannot be read
+    are left out, with a warning that lists them; an error if none can.
     """
     if path is None:
         raise ValueError(f"path: expected {SOURCES}, got none")
     if channels not in (None, 1, 3):
         raise ValueError(f"channels: expected 1 (grey), 3 (colour) or None, got {channels!r}")
-    if not 0 <= holdout < 1:
-        raise ValueError(f"holdout: expected a share from 0 to less than 1, got {holdout!r}")
     path, threshold, wanted = Path(path).expanduser(), _threshold(binary, channels), _size(size)
-    depth, ready = 1 if threshold is not None else channels, False
-    if not path.is_dir() and not path.is_file():
-        raise FileNotFoundError(f"{path}: expected {SOURCES}, got no such file")
-    if path.is_dir() or is_frames(path):
-        pixels, classes, ready = _files(path, wanted, depth, split)
-    else:
-        pixels, classes, bits = _array_file(path, wanted, depth)
-        if bits and binary is None and pixels.shape[1] == 1:
+    fit = _fitter(path, wanted, 1 if threshold is not None else channels)
+    if path.is_dir() or (path.is_file() and is_image(path)):
+        found = _from_files(path, fit)
+    elif path.is_file():
+        found, bits = _from_array(path, fit)
+        if bits and binary is None and found[0].image.shape[-1] == 1:
             threshold = 0.5
-    if invert:
-        pixels = 255 - pixels
-    if threshold is not None:
-        pixels = (pixels >= threshold * 255).astype(np.uint8)
-    chosen = np.arange(len(pixels)) if ready else _split(path, classes, split, holdout)
+    else:
+        raise FileNotFoundError(f"{path}: expected {SOURCES}, got no such file")
+    chosen = [found[i] for i in _split(path, found, split)]
+    depth = max(one.image.shape[-1] for one in found)  # grey among colours becomes colour
+    pixels = np.stack([one.image.repeat(depth // one.image.shape[-1], -1) for one in chosen]).transpose(0, 3, 1, 2)
+    pixels = 255 - pixels if invert else pixels
     return ClassImages.from_labels(
-        pixels[chosen],
-        classes.labels[chosen],
+        pixels if threshold is None else (pixels >= threshold * 255).astype(np.uint8),
+        [one.label for one in chosen],
         binary=threshold is not None,
         name=_shown(Path(path.name)),
         split=split,
@@ -111,8 +107,7 @@ def load(
 class Pictures(NamedTuple):
     """Pictures of one size, and where they are."""
 
-    pixels: Array
-    """uint8 (N, channels, height, width)."""
+    pixels: UInt8[Array, "N channels height width"]
     paths: list[Path]
     left_out: dict[Path, str]
     """What could not be read, and why."""
@@ -123,33 +118,38 @@ def pictures(paths: Sequence[str | os.PathLike[str]], shape: tuple[int, int, int
 
     shape: (channels, height, width) to bring each to, cut to the middle if the proportions differ.
     """
-    channels, height, width = shape
-    if channels not in (1, 3):
-        raise ValueError(f"shape: expected 1 (grey) or 3 (colour) channels, got {channels}")
-    found: list[Path] = []
+    channels, *size = shape
+    files: list[Path] = []
     for path in map(Path, paths):
         path = path.expanduser()
-        inside = sorted(path / name for name in _find(path) if is_image(name)) if path.is_dir() else [path]
+        inside = sorted(path / name for name in _find(path)) if path.is_dir() else [path]
         if not inside or not (path.is_dir() or path.is_file()):
             came = "a folder with none" if path.is_dir() else "no such file"
             raise FileNotFoundError(f"{path}: expected an image file, or a folder of them, got {came}")
         if not is_image(inside[0]):
             raise ValueError(f"{path}: expected an image file ({', '.join(SUFFIXES)}), got *{path.suffix}")
-        found += inside
-    if not found:
+        files += inside
+    if not files:
         raise ValueError("images: expected at least one picture, got none")
-    _room(found[0], len(found), height, width, channels)
-    read: dict[int, Array] = {}
-    faults: dict[Path, Exception] = {}
-    for number, path in enumerate(found):
-        try:
-            read[number] = _fit(next(_pictures(path, path))[0], (height, width), channels)
-        except (ValueError, OSError) as error:
-            faults[path] = error
-    if not read:
-        raise _none_of(faults)
-    left_out = {path: _why(path, error) for path, error in faults.items()}
-    return Pictures(np.stack([*read.values()]).transpose(0, 3, 1, 2), [found[i] for i in read], left_out)
+    fit = _fitter(files[0], (size[0], size[1]), channels)
+    found, left_out = _gather(files, lambda path: fit(next(frames(path, path)), len(files)))
+    levels = np.stack([image for _, image in found]).transpose(0, 3, 1, 2)
+    return Pictures(levels, [path for path, _ in found], left_out)
+
+
+def upload(
+    data: bytes, where: str, shape: tuple[int, int, int], most: int, pixels: int = UPLOAD
+) -> Iterator[UInt8[Array, "channels height width"]]:
+    """The pictures in an image file that came as bytes, brought to a shape.
+
+    Refused before anything is decoded: a kind of file that browsers do not show, more than `most` frames, or more
+    than so many `pixels` in all of them.
+    """
+    channels, *size = shape
+    if data.count(b"iCCP") > PROFILES:
+        raise ValueError(f"{where}: expected an image with one colour profile, got more than {PROFILES}")
+    for picture in frames(io.BytesIO(data), where, WEB, most, pixels):
+        yield _fit(picture, (size[0], size[1]), channels).transpose(2, 0, 1)
 
 
 def names(paths: Sequence[Path]) -> list[str]:
@@ -159,221 +159,157 @@ def names(paths: Sequence[Path]) -> list[str]:
     return [_shown(path.relative_to(common)) for path in whole]
 
 
-def _none_of(faults: dict[Path, Exception]) -> Exception:
-    """The error where no file could be read: the first one's, and how many there are."""
-    first, *more = faults.values()
-    kind = type(first) if isinstance(first, OSError) else ValueError
-    return kind(f"{first}; the other {len(more)} cannot be read either") if more else first
-
-
-def _why(path: Path, error: Exception) -> str:
-    """What was wrong with a file, without its name."""
-    return line(error).removeprefix(f"{path}: ").replace(f" {str(path)!r}", "")
-
-
-def _threshold(binary: float | bool | None, channels: int | None) -> float | None:
-    if binary is None or binary is False:
-        return None
-    if channels == 3:
-        raise ValueError("binary: expected grey images, got channels=3; leave out one of the two")
-    threshold = 0.5 if binary is True else float(binary)
-    if not 0 < threshold <= 1:
-        raise ValueError(f"binary: expected a share of white above 0 and up to 1, got {binary!r}")
-    return threshold
-
-
-def _size(size: Any) -> tuple[int, int] | None:
-    """Give (height, width)."""
-    if size is None:
-        return None
-    pair = (size, size) if isinstance(size, int) else tuple(size)
-    if len(pair) != 2 or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in pair):
-        raise ValueError(f"size: expected a side or (height, width) in pixels, got {size!r}")
-    if pair[0] * pair[1] > MOST:
-        raise ValueError(f"size: expected at most {MOST:,} pixels, got {pair[0]:,} × {pair[1]:,}")
-    return pair
-
-
 def is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
 
 
-def is_records(path: Path) -> bool:
-    return ".tfrecord" in path.name
+# SHEETS: what kanerva wrote is never read as one more picture
 
 
-def is_video(path: Path) -> bool:
-    return path.suffix == ".npz"
+def write_sheet(sheet: Image.Image, file: BinaryIO) -> None:
+    """Write a sheet of pictures as PNG, with a mark by which `is_sheet` knows it."""
+    note = PngInfo()
+    note.add_text("Software", _mark(sheet))
+    sheet.save(file, "png", pnginfo=note)
 
 
-def is_frames(path: Path) -> bool:
-    """Whether a file is read image by image; others are arrays, read whole."""
-    return is_image(path) or is_records(path) or (is_video(path) and _has_video(path))
-
-
-def _has_video(path: Path) -> bool:
+def is_sheet(path: Path) -> bool:
+    """Whether a file is a sheet that `write_sheet` wrote."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except Exception:  # what is wrong with it is said when it is read
+        with Image.open(path, formats=("PNG",)) as image:
+            return _is_sheet(image)
+    except Exception:  # no picture, or a damaged one
         return False
-    return "video.npy" in names and "images.npy" not in names
 
 
-class Classes(NamedTuple):
-    """What each of N images belongs to, and what its side of the split is chosen by."""
-
-    labels: Array
-    alone: Array
-    """Whether the class is the image's own file: nobody gave it one."""
-    content: Array
-    """A number in [0, 1) for each picture, the same for copies of it."""
+def _is_sheet(image: Image.Image) -> bool:
+    return image.format == "PNG" and image.info.get("Software") == _mark(image)
 
 
-def _files(
-    root: Path, size: tuple[int, int] | None, channels: int | None, split: str
-) -> tuple[Array, Classes, bool]:
-    """Read the files below a folder, or one: uint8 (N, channels, height, width), classes, and if this is the split.
-
-    All are of one kind: image files, or else TFRecords, or else videos.
-    """
-    every = list(_find(root)) if root.is_dir() else [Path(root.name)]
-    for wanted, read in ((is_image, _read_images), (is_records, _read_records), (is_video, _read_videos)):
-        paths = sorted((path for path in every if wanted(path)), key=lambda path: path.as_posix())
-        if not paths:
-            continue
-        own = {name: [path for path in paths if _own_split(path) == name] for name in ("train", "test")}
-        ready = all(own.values())
-        chosen = own[split] if ready else paths
-
-        def fit(picture: Image.Image) -> tuple[Array, float]:
-            return _fit(picture, size, channels), _content(np.asarray(picture))
-
-        return *_stack(root, read(root, chosen, fit)), ready
-    raise ValueError(
-        f"{root}: expected image files ({', '.join(SUFFIXES)}), videos (.npz) or TFRecords (.tfrecord), got none, "
-        f"in sub-folders neither"
-    )
+def _mark(image: Image.Image) -> str:
+    return f"kanerva, a sheet of {image.width} by {image.height}"  # a part cut out of it is a picture again
 
 
-def _own_split(path: Path) -> str | None:
-    """The split that a file of videos or records belongs to, if its name or its folder says so."""
-    if is_records(path):
-        found = re.search(r"(?:^|[-_.])(train|test)\.tfrecord", path.name)
-        return found[1] if found else None
-    return path.parts[0] if is_video(path) and len(path.parts) > 1 else None
+# FILES AND ARRAYS
 
 
-def _stack(root: Path, found: Iterator[Found]) -> tuple[Array, Classes]:
-    """Gather images of one size, as many as there is room for: uint8 (N, channels, height, width), and classes."""
-    images: list[Array] = []
-    labels: list[str] = []
-    alone: list[bool] = []
-    content: list[float] = []
-    first = ""
-    for image, number, label, where in found:
-        first = first or where
-        if images and image.shape[:2] != images[0].shape[:2]:
-            raise ValueError(
-                f"{root / where if root.is_dir() else root}: expected {_by(images[0])} like {first}, got "
-                f"{_by(image)}; give size=… to bring all to one size"
-            )
-        _room(root, len(images) + 1, *image.shape)
-        images.append(image)
-        labels.append(label)
-        alone.append(label == where)
-        content.append(number)
-    if not images:
-        raise ValueError(f"{root}: expected images, got files that hold none")
-    depth = max(image.shape[2] for image in images)
-    pixels = np.empty((len(images), depth, *images[0].shape[:2]), np.uint8)
-    for place, image in zip(pixels, images, strict=True):
-        place[:] = image.transpose(2, 0, 1)  # grey among colours becomes colour
-    return pixels, Classes(np.array(labels), np.array(alone), np.array(content))
+class Found(NamedTuple):
+    """A picture by its class."""
+
+    image: UInt8[Array, "height width channels"]
+    content: float
+    """A number in [0, 1), the same for copies of it."""
+    label: Any
+    alone: bool
+    """Whether its class is its own file: nobody gave it one."""
 
 
-Fit = Callable[[Image.Image], tuple[Array, float]]
+Fit = Callable[[Image.Image, int], UInt8[Array, "height width channels"]]
 
 
-def _base(root: Path) -> Path:
-    return root if root.is_dir() else root.parent
-
-
-def _read_images(root: Path, paths: list[Path], fit: Fit) -> Iterator[Found]:
-    """The images of image files; the class is the folder, or else the file, as it is for one that moves."""
+def _from_files(root: Path, fit: Fit) -> list[Found]:
+    """The images of files; the class is the folder, or else the file, as it is for one that moves."""
+    base = root if root.is_dir() else root.parent
+    paths = sorted(_find(root), key=Path.as_posix) if root.is_dir() else [Path(root.name)]
+    if not paths:
+        raise ValueError(
+            f"{root}: expected image files ({', '.join(SUFFIXES)}), got none, in sub-folders neither; frames of "
+            f"videos and records are to be written as image files first"
+        )
     loose = [path for path in paths if len(path.parts) == 1]
     if loose and len(loose) < len(paths):
         raise ValueError(
             f"{root}: expected images either in it or in its sub-folders (classes), got both: {loose[0]} and "
             f"{next(path for path in paths if len(path.parts) > 1)}; move one of them"
         )
+
+    def read(place: Path) -> list[Found]:
+        path, images = place.relative_to(base), list[tuple[Array, float]]()
+        for picture in frames(place, place):
+            images.append((fit(picture, len(paths)), _content(picture)))
+        alone = bool(loose) or len(images) > 1
+        label = _shown(path if alone else path.parent)
+        return [Found(*image, label, alone) for image in images]
+
+    read_files, left_out = _gather([base / path for path in paths], read)
+    if left_out:
+        listed = "; ".join(f"{_shown(path.relative_to(base))}: {why}" for path, why in left_out.items())
+        warnings.warn(f"{root}: {len(left_out)} of {len(paths)} files left out: {listed}", stacklevel=3)
+    first = read_files[0]
+    for path, some in read_files:
+        for one in some:
+            if one.image.shape[:2] != first[1][0].image.shape[:2]:
+                raise ValueError(
+                    f"{path}: expected {_by(first[1][0].image)} like {_shown(first[0].relative_to(base))}, got "
+                    f"{_by(one.image)}; give size=… to bring all to one size"
+                )
+    return [one for _, some in read_files for one in some]
+
+
+def _from_array(path: Path, fit: Fit) -> tuple[list[Found], bool]:
+    """The images of an .npy or .npz file; and whether it holds nothing but 0 and 1."""
+    if path.suffix not in (".npy", ".npz"):
+        end = f"*{path.suffix}" if path.suffix else "without an ending"
+        raise ValueError(f"{path}: expected {SOURCES}, got a file {end}")
+    arrays = npz(path, ("images", "labels"))
+    array, labels = arrays["images"], arrays.get("labels")
+    bits = array.dtype == bool or (array.dtype == np.uint8 and array.size > 0 and int(array.max()) <= 1)
+    images = _bytes(path, array, bits)
+    if labels is not None and labels.shape != images.shape[:1]:
+        raise ValueError(f"{path}: expected one label for each of {len(images)} images, got shape {labels.shape}")
+    found = []
+    for i, image in enumerate(images):
+        picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
+        label = i if labels is None else labels[i]
+        found.append(Found(fit(picture, len(images)), _content(picture), label, labels is None))
+    return found, bits
+
+
+def _bytes(path: Path, array: Array, bits: bool) -> UInt8[Array, "N height width channels"]:
+    """Check an array of images, and give it as uint8 (N, height, width, 1 or 3)."""
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.ndim != 4 or array.shape[-1] not in (1, 3) or not array.size:
+        hint = "; put the channels last" if array.ndim == 4 and array.shape[1] in (1, 3) else ""
+        raise ValueError(
+            f"{path}: expected images N×height×width or N×height×width×channels with 1 or 3 channels, "
+            f"got shape {array.shape}{hint}"
+        )
+    if bits:
+        return array.astype(np.uint8) * 255
+    if array.dtype == np.uint8:
+        return array
+    if not np.issubdtype(array.dtype, np.floating):
+        raise ValueError(f"{path}: expected uint8, bool, or floating point on [0, 1], got {array.dtype}")
+    low, high = float(array.min()), float(array.max())
+    if not (low >= 0 and high <= 1):  # NaN too
+        raise ValueError(f"{path}: expected floating point on [0, 1], got values from {low:g} to {high:g}")
+    return np.round(array * 255).astype(np.uint8)
+
+
+def _gather(paths: Sequence[Path], read: Callable[[Path], Read]) -> tuple[list[tuple[Path, Read]], dict[Path, str]]:
+    """What `read` makes of each file that can be read, and why others cannot; an error if none can."""
+    found: list[tuple[Path, Read]] = []
     faults: dict[Path, Exception] = {}
-    with bar(f"reading {root.name}", len(paths)) as step:
+    with bar("reading pictures", len(paths)) as step:
         for path in paths:
-            place, some = _base(root) / path, []
             try:
-                for picture, frames in _pictures(place, place):
-                    some.append(fit(picture))
-                    _room(root, max(len(paths), frames), *some[0][0].shape)
+                found.append((path, read(path)))
             except TooMuch:
                 raise
             except (ValueError, OSError) as error:
-                faults[place] = error
-            else:
-                label = _shown(path if loose or len(some) > 1 else path.parent)
-                yield from ((*one, label, _shown(path)) for one in some)
+                faults[path] = error
             step(1)
-    if len(faults) == len(paths):
-        raise _none_of(faults)
-    if faults:
-        listed = "; ".join(
-            f"{_shown(path.relative_to(_base(root)))}: {_why(path, e)}" for path, e in faults.items()
-        )
-        warnings.warn(f"{root}: {len(faults)} of {len(paths)} files left out: {listed}", stacklevel=2)
-
-
-def _read_videos(root: Path, paths: list[Path], fit: Fit) -> Iterator[Found]:
-    """The frames of videos; a file is a class."""
-    with bar(f"reading {root.name}", len(paths)) as step:
-        for path in paths:
-            place = _base(root) / path
-            for frame in _bytes(place, npz(place, ("video",))["video"], bits=False):
-                picture = Image.fromarray(frame[..., 0] if frame.shape[-1] == 1 else frame)
-                yield *fit(picture), _shown(path), _shown(path)
-            step(1)
-
-
-def _read_records(root: Path, paths: list[Path], fit: Fit) -> Iterator[Found]:
-    """The images of TFRecords; the class is the label."""
-    from . import tfrecord
-
-    size = sum((_base(root) / path).stat().st_size for path in paths)
-    with bar(f"reading {root.name}", size, unit="bytes") as step:
-        for path in paths:
-            for number, record in enumerate(tfrecord.records(_base(root) / path)):
-                place = f"{_base(root) / path}: record {number}"
-                try:
-                    features = tfrecord.example(record)
-                except ValueError as error:
-                    raise ValueError(f"{place}: {error}") from None
-                data, label = features.get("image", []), features.get("label", [])
-                if len(data) != 1 or not isinstance(data[0], bytes):
-                    raise ValueError(
-                        f"{place}: expected one encoded picture as its feature `image`, got {len(data)} among the "
-                        f"features {', '.join(features) or 'none'}"
-                    )
-                picture, _ = next(_pictures(io.BytesIO(data[0]), place))
-                where = f"{_shown(path)}: record {number}"
-                yield *fit(picture), _label(label[0]) if label else where, where
-                step(len(record) + 16)
-
-
-def _label(value: Any) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    if not found:
+        first, *more = faults.values()
+        kind = type(first) if isinstance(first, OSError) else ValueError
+        raise kind(f"{first}; the other {len(more)} cannot be read either") if more else first
+    why = {path: line(error).replace(f" {str(path)!r}", "") for path, error in faults.items()}
+    return found, {path: said.removeprefix(f"{path}: ") for path, said in why.items()}
 
 
 def _find(root: Path) -> Iterator[Path]:
-    """The files to read below a folder, by their paths in it; links are followed, hidden ones left out."""
+    """The image files below a folder, by their paths in it; links are followed, hidden ones left out."""
 
     def unreadable(error: OSError) -> None:
         raise error  # it names the folder; os.walk would pass it over
@@ -389,26 +325,65 @@ def _find(root: Path) -> Iterator[Path]:
                 raise ValueError(f"{path}: a link back to {real}, which holds it; remove the link")
             ways[path] = [*way, real]
         for name in files:
-            path = Path(place, name)
-            if name.startswith(".") or not (is_image(path) or is_records(path) or is_video(path)):
-                continue
-            if path.is_file() or (
-                path.is_symlink() and not path.exists()
-            ):  # what is missing is said when it is read
-                yield path.relative_to(root)
+            if not name.startswith(".") and is_image(Path(name)):
+                yield Path(place, name).relative_to(root)
 
 
 class TooMuch(ValueError):
     """Images that there is no room for."""
 
 
-def _room(path: Path, count: int, height: int, width: int, channels: int) -> None:
-    try:
-        check_size(count * height * width * channels)
-    except ValueError as error:
-        raise TooMuch(
-            f"{path}: {count} images of {height}×{width} (height × width): {error}; a smaller size=… reduces them"
-        ) from None
+def _fitter(root: Path, size: Size, channels: int | None) -> Fit:
+    """Bring pictures to a size, as many as there is room for."""
+    done = 0
+
+    def fit(picture: Image.Image, count: int) -> Array:
+        nonlocal done
+        height, width = size or (picture.height, picture.width)
+        each = height * width * (channels or len(picture.getbands()))
+        done += each
+        try:
+            check_size(max(done, count * each))
+        except ValueError as error:
+            raise TooMuch(f"{root}: images of {height}×{width}: {error}; a smaller size=… reduces them") from None
+        return _fit(picture, size, channels)
+
+    return fit
+
+
+def _fit(image: Image.Image, size: Size, channels: int | None) -> UInt8[Array, "height width channels"]:
+    if channels is not None:
+        image = image.convert("L" if channels == 1 else "RGB")
+    if size is not None and (image.height, image.width) != size:
+        smaller = size[0] <= image.height and size[1] <= image.width
+        # Averages over areas when it shrinks; smooth when it grows.
+        method = Image.Resampling.BOX if smaller else Image.Resampling.BICUBIC
+        image = ImageOps.fit(image, (size[1], size[0]), method)
+    pixels = np.asarray(image, np.uint8)
+    return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def _threshold(binary: float | bool | None, channels: int | None) -> float | None:
+    if binary is None or binary is False:
+        return None
+    if channels == 3:
+        raise ValueError("binary: expected grey images, got channels=3; leave out one of the two")
+    threshold = 0.5 if binary is True else float(binary)
+    if not 0 < threshold <= 1:
+        raise ValueError(f"binary: expected a share of white above 0 and up to 1, got {binary!r}")
+    return threshold
+
+
+def _size(size: Any) -> Size:
+    """Give (height, width)."""
+    if size is None:
+        return None
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in pair):
+        raise ValueError(f"size: expected a side or (height, width) in pixels, got {size!r}")
+    if pair[0] * pair[1] > MOST:
+        raise ValueError(f"size: expected at most {MOST:,} pixels, got {pair[0]:,} × {pair[1]:,}")
+    return pair
 
 
 def _shown(path: Path) -> str:
@@ -420,30 +395,101 @@ def _by(image: Array) -> str:
     return f"{image.shape[0]}×{image.shape[1]} (height × width)"
 
 
-def _pictures(file: Path | io.BytesIO, where: Any, pixels: int | None = None) -> Iterator[tuple[Image.Image, int]]:
-    """Read an image file, or frame by frame one that moves, as "L" or "RGB"; with each, the number of frames.
+# THE SPLIT
 
-    pixels: how many there may be in all frames together; those of a GIF may be larger than the first.
+
+def _place(data: bytes) -> float:
+    """Where something lies on [0, 1), by its hash."""
+    return int.from_bytes(hashlib.sha256(data).digest()[:6], "big") / 2**48
+
+
+def _content(image: Image.Image) -> float:
+    """The place of a picture by its content; grey that is written as colour is the same picture."""
+    picture = np.asarray(image)
+    if picture.ndim == 3 and bool((picture == picture[..., :1]).all()):
+        picture = picture[..., 0]
+    return _place(str(picture.shape).encode() + np.ascontiguousarray(picture).tobytes())
+
+
+def _split(path: Path, found: list[Found], split: str) -> Array:
+    """Choose the images of a split by their places, so that images that come or go leave the others where they are.
+
+    Ten classes or more have the places of their names, or, where a class is a file, of its first picture. Of fewer
+    classes each image has its own. Tests take the lowest places, training the highest; each has at least one.
     """
-    if isinstance(file, Path) and file.is_symlink() and not file.exists():
-        raise FileNotFoundError(f"{where}: a link to {os.readlink(file)}, which is not there")
-    done = 0
-    with _reading(where):
-        image = Image.open(file, formats=KINDS)
-        frames = getattr(image, "n_frames", 1) if image.format in MOVING else 1
+    places = np.array([one.content for one in found])
+    kinds, first, inverse = np.unique([one.label for one in found], return_index=True, return_inverse=True)
+    if len(kinds) >= FEW:
+        own = [found[i].content if found[i].alone else _place(str(found[i].label).encode()) for i in first]
+        places = np.array(own)[inverse]
+    order = np.unique(places)[::-1]
+    if len(order) < 4:
+        raise ValueError(
+            f"{path}: expected at least four different images, of which some are held out for validation and for "
+            f"tests, got {len(order)}"
+        )
+    train = int(np.clip((order >= TEST + VALIDATION).sum(), 1, len(order) - 2))
+    held = int(np.clip((order >= TEST).sum(), train + 1, len(order) - 1))
+    return np.flatnonzero(np.isin(places, order[part(split, train, held)]))
+
+
+# ONE IMAGE FILE
+
+
+def frames(
+    file: Path | io.BytesIO,
+    where: Any,
+    kinds: Sequence[str] = KINDS,
+    most: int | None = None,
+    pixels: int | None = None,
+) -> Iterator[Image.Image]:
+    """Read an image file, or frame by frame one that moves, as "L" or "RGB" of 8 bits.
+
+    most, pixels: how many frames there may be, and how many pixels in all of them.
+    """
+    with _reading(where, kinds):
+        image = Image.open(file, formats=kinds)
+        count = getattr(image, "n_frames", 1) if image.format in MOVING else 1
     with image:
         if _is_sheet(image):
             raise ValueError(f"{where}: a sheet of pictures that kanerva wrote")
-        for number in range(frames):
-            with _reading(where):
+        if most is not None and count > most:
+            raise ValueError(f"{where}: expected at most {most} pictures in one file, got {count}")
+        done = 0
+        for number in range(count):
+            with _reading(where, kinds):
+                image.seek(number)
+            wide, tall = image.size  # frames of a GIF may be larger than the first
+            if pixels is not None and done + (count - number) * wide * tall > pixels:
+                times = f"{count} × " if count > 1 else ""
+                raise ValueError(f"{where}: expected at most {pixels:,} pixels, got {times}{wide:,} × {tall:,}")
+            done += wide * tall
+            with _reading(where, kinds):
                 _check_scans(image)
-                if number:
-                    image.seek(number)
-                if pixels is not None and (done := done + image.width * image.height) > pixels:
-                    raise ValueError(f"expected at most {pixels:,} pixels in all {frames} frames")
                 samples = _samples(image)
                 picture = _flat(ImageOps.exif_transpose(image), samples)
-            yield picture, frames
+            yield picture
+
+
+@contextlib.contextmanager
+def _reading(where: Any, kinds: Sequence[str]) -> Iterator[None]:
+    """Say of which file it was that Pillow could not read something."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # one for each odd part of a file
+            # Pillow's own limit on pixels: a warning, and at twice as many an error
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    except (PermissionError, FileNotFoundError):
+        raise
+    except UnidentifiedImageError:
+        wanted = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+        raise ValueError(f"{where}: expected an image ({wanted}), but it cannot be read as one") from None
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        most = f"{Image.MAX_IMAGE_PIXELS:,}"
+        raise ValueError(f"{where}: expected at most {most} pixels, but: {line(error)}") from error
+    except Exception as error:  # a damaged file can make Pillow's readers raise anything
+        raise ValueError(f"{where}: expected an image, but it cannot be read ({line(error)})") from error
 
 
 def _check_scans(image: Image.Image) -> None:
@@ -473,51 +519,6 @@ def scans(data: bytes) -> int:
         if code != 0xD8:  # the beginning, which has no length; what is too short has its length alone
             at += max(int.from_bytes(data[at : at + 2], "big"), 2)
     return count
-
-
-def write_sheet(sheet: Image.Image, file: BinaryIO) -> None:
-    """Write a sheet of pictures as PNG, with a mark that keeps it from being read as one more picture."""
-    note = PngInfo()
-    note.add_text("Software", _mark(sheet))
-    sheet.save(file, "png", pnginfo=note)
-
-
-def is_sheet(path: Path) -> bool:
-    """Whether a file is a sheet that `write_sheet` wrote."""
-    if not path.is_file():  # a pipe would be waited for
-        return False
-    try:
-        with Image.open(path, formats=("PNG",)) as image:
-            return _is_sheet(image)
-    except Exception:  # of no picture, or a damaged one
-        return False
-
-
-def _is_sheet(image: Image.Image) -> bool:
-    return image.format == "PNG" and image.info.get("Software") == _mark(image)
-
-
-def _mark(image: Image.Image) -> str:
-    return f"kanerva, a sheet of {image.width} by {image.height}"  # a part cut out of it is a picture again
-
-
-@contextlib.contextmanager
-def _reading(where: Any) -> Iterator[None]:
-    """Say of which file it was that Pillow could not read something."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # one for each odd part of a file
-            # Pillow's own limit on pixels: a warning, and at twice as many an error
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            yield
-    except (PermissionError, FileNotFoundError):
-        raise
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise ValueError(
-            f"{where}: expected at most {Image.MAX_IMAGE_PIXELS:,} pixels, but: {line(error)}"
-        ) from error
-    except Exception as error:  # a damaged file can make Pillow's readers raise anything
-        raise ValueError(f"{where}: expected an image, but it cannot be read ({line(error)})") from error
 
 
 class Samples(NamedTuple):
@@ -583,127 +584,3 @@ def _check_range(low: int, high: int, most: int) -> None:
             f"values from {low:,} to {high:,} where white is {most:,}, so that their range is not known; usual "
             f"cause: fewer bits than the file says, such as 12 in 16; save it with 8 bits, or as an array"
         )
-
-
-def from_bytes(
-    data: bytes, where: str, size: tuple[int, int], channels: int, pixels: int, frames: int
-) -> Iterator[Array]:
-    """The pictures in an image file that came as bytes, fitted to a size: uint8 (height, width, channels).
-
-    Refused before anything is decoded: a kind of file that browsers do not show, more than so many `frames`, or
-    more than so many `pixels` in all of them.
-    """
-    if data.count(b"iCCP") > PROFILES:
-        raise ValueError(f"{where}: expected an image with one colour profile, got more than {PROFILES}")
-    try:
-        with _reading(where), Image.open(io.BytesIO(data), formats=WEB) as image:
-            wide, tall = image.size
-            count = getattr(image, "n_frames", 1) if image.format in MOVING else 1
-    except ValueError as error:
-        if not isinstance(error.__cause__, UnidentifiedImageError):
-            raise
-        wanted = f"{', '.join(WEB[:-1])} or {WEB[-1]}"
-        raise ValueError(f"{where}: expected an image ({wanted}), but it cannot be read as one") from None
-    if count > frames:
-        raise ValueError(f"{where}: expected at most {frames} pictures in one file, got {count}")
-    if wide * tall * count > pixels:
-        times = f"{count} × " if count > 1 else ""
-        raise ValueError(f"{where}: expected at most {pixels:,} pixels, got {times}{wide:,} × {tall:,}")
-    for picture, _ in _pictures(io.BytesIO(data), where, pixels):
-        yield _fit(picture, size, channels)
-
-
-def _fit(image: Image.Image, size: tuple[int, int] | None, channels: int | None) -> Array:
-    if channels is not None:
-        image = image.convert("L" if channels == 1 else "RGB")
-    if size is not None and (image.height, image.width) != size:
-        smaller = size[0] <= image.height and size[1] <= image.width
-        # Averages over areas when it shrinks; smooth when it grows.
-        method = Image.Resampling.BOX if smaller else Image.Resampling.BICUBIC
-        image = ImageOps.fit(image, (size[1], size[0]), method)
-    pixels = np.asarray(image, np.uint8)
-    return pixels.reshape(*pixels.shape[:2], -1)
-
-
-def _array_file(path: Path, size: tuple[int, int] | None, channels: int | None) -> tuple[Array, Classes, bool]:
-    """Read an .npy or .npz file; say also whether it holds nothing but 0 and 1."""
-    array, labels = _arrays(path)
-    bits = array.dtype == bool or (array.dtype == np.uint8 and array.size > 0 and int(array.max()) <= 1)
-    images = _bytes(path, array, bits)
-    content = np.array([_content(image) for image in images])
-    if size is not None or (channels is not None and channels != images.shape[-1]):
-        height, width = size or images.shape[1:3]
-        _room(path, len(images), height, width, channels or images.shape[-1])
-        images = np.stack(
-            [_fit(Image.fromarray(i[..., 0] if i.shape[-1] == 1 else i), size, channels) for i in images]
-        )
-    alone = np.full(len(images), labels is None)
-    if labels is None:
-        labels = np.arange(len(images))
-    if labels.shape != (len(images),):
-        raise ValueError(f"{path}: expected one label for each of {len(images)} images, got shape {labels.shape}")
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2)), Classes(labels, alone, content), bits
-
-
-def _arrays(path: Path) -> tuple[Array, Array | None]:
-    if path.suffix not in (".npy", ".npz"):
-        end = f"*{path.suffix}" if path.suffix else "without an ending"
-        raise ValueError(f"{path}: expected {SOURCES}, got a file {end}")
-    found = npz(path, ("images", "labels"))
-    return found["images"], found.get("labels")
-
-
-def _bytes(path: Path, array: Array, bits: bool) -> Array:
-    """Check an array of images, and give it as uint8 (N, height, width, 1 or 3)."""
-    if array.ndim == 3:
-        array = array[..., None]
-    if array.ndim != 4 or array.shape[-1] not in (1, 3) or not array.size:
-        hint = "; put the channels last" if array.ndim == 4 and array.shape[1] in (1, 3) else ""
-        raise ValueError(
-            f"{path}: expected images N×height×width or N×height×width×channels with 1 or 3 channels, "
-            f"got shape {array.shape}{hint}"
-        )
-    if bits:
-        return array.astype(np.uint8) * 255
-    if array.dtype == np.uint8:
-        return array
-    if not np.issubdtype(array.dtype, np.floating):
-        raise ValueError(f"{path}: expected uint8, bool, or floating point on [0, 1], got {array.dtype}")
-    low, high = float(array.min()), float(array.max())
-    if not (low >= 0 and high <= 1):  # NaN too
-        raise ValueError(f"{path}: expected floating point on [0, 1], got values from {low:g} to {high:g}")
-    return np.round(array * 255).astype(np.uint8)
-
-
-def _place(data: bytes) -> float:
-    """Where something lies on [0, 1), by its hash."""
-    return int.from_bytes(hashlib.sha256(data).digest()[:6], "big") / 2**48
-
-
-def _content(picture: Array) -> float:
-    """The place of a picture by its content; grey that is written as colour is the same picture."""
-    if picture.ndim == 3 and bool((picture == picture[..., :1]).all()):
-        picture = picture[..., 0]
-    return _place(str(picture.shape).encode() + np.ascontiguousarray(picture).tobytes())
-
-
-def _split(path: Path, classes: Classes, split: str, holdout: float) -> Array:
-    """Choose the images of a split by their places, so that images that come or go leave the others where they are.
-
-    Ten classes or more have the places of their names, or, where a class is a file, of its first picture. Of fewer
-    classes each image has its own. At least one place is held out, and one is not.
-    """
-    labels, alone, places = classes
-    kinds, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    if len(kinds) >= FEW:
-        names = np.array([_place(str(kind).encode()) for kind in kinds])
-        places = np.where(alone[first], places[first], names)[inverse]
-    some = np.unique(places)
-    bound = min(max(holdout, np.nextafter(some[0], 1)), some[-1]) if holdout and len(some) > 1 else 0
-    chosen = np.flatnonzero((places < bound) == (split == "test"))
-    if not len(chosen):
-        raise ValueError(
-            f"{path}: expected images for the test split, but none is held out of {len(labels)} in {len(kinds)} "
-            f"classes with holdout={holdout}; it takes a holdout above 0 and at least two different images"
-        )
-    return chosen

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..data import own
 from ..models import DKM
-from ..support.pixels import INK, from_bytes, ink_of, to_bytes
+from ..support.pixels import from_bytes, of_picture, to_bytes
 
-# Of a file that is uploaded, before it is decoded; and the pictures in it.
-UPLOAD, PIXELS = 2 * 2**20, 4096 * 4096
+# Of a file that is uploaded, before it is decoded.
+UPLOAD = 2 * 2**20
 
 
 def pack(x: Float[Tensor, "c h w"], binary: bool) -> str:
@@ -44,10 +44,5 @@ def _bytes(text: Any, shape: tuple[int, int, int], name: str) -> Tensor:
 
 def upload(data: bytes, where: str, model: DKM, frames: int) -> list[Float[Tensor, "c h w"]]:
     """The pictures of a file in a model's size; for a binary model, ink is the lesser part of each."""
-    channels, height, width = model.config.image
-    made = []
-    for levels in own.from_bytes(data, where, (height, width), channels, PIXELS, frames):
-        pixels = levels.transpose(2, 0, 1)
-        x = ink_of(pixels)[0] >= INK if model.config.binary else from_bytes(torch.tensor(pixels))
-        made.append(torch.as_tensor(x).to(model.like))
-    return made
+    found = own.upload(data, where, model.config.image, frames)
+    return [of_picture(levels, model.config.binary)[0].to(model.like) for levels in found]

@@ -56,6 +56,16 @@ def ink_of(
     return (255 - levels if ink == "dark" else levels) / np.float32(255), ink
 
 
+def of_picture(
+    levels: UInt8[np.ndarray, "c h w"], binary: bool, threshold: float = INK, ink: str = "auto"
+) -> tuple[Float[Tensor, "c h w"], str]:
+    """A picture from a file as a model takes it, and its ink; of binary ones a pixel is 1 from `threshold` on."""
+    if not binary:
+        return from_bytes(torch.tensor(levels)), ""
+    share, ink = ink_of(levels, ink)
+    return torch.tensor(share >= threshold).float(), ink
+
+
 def is_binary(x: Float[Tensor, "..."]) -> bool:
     """Whether all pixels are 0 or 1."""
     return bool(((x == 0) | (x == 1)).all())
