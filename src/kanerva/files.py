@@ -1,15 +1,11 @@
-"""Files that survive a crash: the cache folder, atomic writes, cached arrays and resumable downloads."""
+"""Files that survive a crash: the cache folder, atomic writes, and cached arrays."""
 
 import contextlib
 import errno
-import http.client
 import math
 import os
 import re
 import secrets
-import time
-import urllib.error
-import urllib.request
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,9 +15,6 @@ from typing import Any, BinaryIO
 import filelock
 import numpy as np
 import platformdirs
-
-from .progress import bar
-from .streams import say
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
@@ -178,68 +171,39 @@ def read_arrays(path: Path) -> Arrays | None:
 def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
     """Read the arrays of an .npz file: all of them, or those of `names`, of which the first must be there.
 
-    An .npy file has that one alone. Never by pickle; sizes are compared with each other and with the limits below
-    before anything is read.
+    An .npy file has that one alone. Never by pickle; sizes are looked at before anything is read.
     """
     try:
         with path.open("rb") as file:
-            if names and file.read(2) != b"PK":
-                file.seek(0)
+            if names and not zipfile.is_zipfile(file):
                 size = path.stat().st_size
-                return {names[0]: _array(file, size, size)}
-            with zipfile.ZipFile(file) as archive:
-                found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-                check_members(file, archive)
-                if names and names[0] not in found:
-                    raise ValueError(f"there is no key `{names[0]}`, only {', '.join(found) or 'nothing'}")
-                arrays = {}
-                for name in [name for name in names if name in found] or found:
-                    with archive.open(found[name]) as member:
-                        arrays[name] = _array(member, found[name].file_size, found[name].compress_size)
-                return arrays
+                _check_array(file, size, size)
+                return {names[0]: np.load(path, allow_pickle=False)}
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                with archive.open(info) as member:
+                    _check_array(member, info.file_size, info.compress_size)
+        with np.load(path, allow_pickle=False) as found:
+            if names and names[0] not in found:
+                raise ValueError(f"there is no key `{names[0]}`, only {', '.join(found) or 'nothing'}")
+            return {name: found[name] for name in found if not names or name in names}
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged file can make zipfile, zlib and NumPy's header parser raise anything
         raise ValueError(f"{path}: expected arrays saved by numpy, without objects, but: {line(error)}") from error
 
 
-def check_members(file: BinaryIO, archive: zipfile.ZipFile) -> None:
-    """Check that a zip lists all its members by their right names, also those that will not be read.
-
-    Names stand there twice, and are compared when a member is opened. How many there are stands at the end; a list
-    whose lengths are damaged can skip some.
-    """
-    file.seek(-22 - len(archive.comment), os.SEEK_END)
-    announced = int.from_bytes(file.read(22)[10:12], "little")
-    if announced != len(archive.infolist()):
-        raise ValueError(f"there should be {announced} arrays, and {len(archive.infolist())} are listed")
-    for info in archive.infolist():
-        archive.open(info).close()
-
-
-def _array(file: Any, size: int, stored: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Read an array in NumPy's format from a file of `size` bytes, `stored` of them on disk."""
+def _check_array(file: Any, size: int, stored: int) -> None:
+    """Check that an array in NumPy's format has as many bytes as its header says, and that they can be held."""
+    file.seek(0)
     version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"format {version} of .npy, which is for fields with names")
     header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = header(file)
+    shape, _, dtype = header(file)
     wanted = math.prod(shape) * dtype.itemsize
-    if dtype.hasobject:
-        raise ValueError("objects, which only pickle could load")
-    if any(n < 0 for n in shape) or wanted != size - file.tell():
-        raise ValueError(
-            f"the header says {dtype} of shape {shape}, {wanted:,} bytes, and there are {size - file.tell():,}"
-        )
-    check_size(wanted, stored)
-    data, done = np.empty(wanted, np.uint8), 0
-    while done < wanted:
-        if not (block := file.read(min(wanted - done, 1 << 20))):
-            raise ValueError(f"it ends after {done:,} of {wanted:,} bytes")
-        data[done : done + len(block)] = np.frombuffer(block, np.uint8)
-        done += len(block)
-    array = data.view(dtype) if wanted else np.empty(0, dtype)
-    return array.reshape(shape, order="F" if fortran else "C")
+    if not dtype.hasobject and wanted != size - file.tell():
+        there = size - file.tell()
+        raise ValueError(f"the header says {dtype} of shape {shape}, {wanted:,} bytes, and there are {there:,}")
+    check_size(size, stored)
 
 
 # LIMITS. A small file must not take all memory: what it holds is compared with these before it is read.
@@ -289,74 +253,6 @@ def memory() -> int:
 def line(error: BaseException) -> str:
     """What an error says, or else its name, on one line."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-class DownloadError(OSError):
-    """A download that did not come through."""
-
-
-def download(
-    url: str,
-    path: Path,
-    check: Callable[[Path], str | None] = lambda path: None,
-    attempts: int = 5,
-    pause: float = 1.0,
-    timeout: float = 30.0,
-) -> None:
-    """Fetch a file to `path`, which appears only when all of it is there and `check` finds no fault with it.
-
-    What came so far is kept in `path`.part and continued, in this call or a later one. A failed connection is tried
-    again after 1, 2, 4, … times `pause` seconds; an answer such as 404 is not.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    last: Exception
-    for attempt in range(attempts):
-        if attempt:
-            wait = pause * 2 ** (attempt - 1)
-            say(f"{url}: {line(last)}; attempt {attempt + 1} of {attempts} in {wait:g} s")
-            time.sleep(wait)
-        try:
-            _fetch(url, part, timeout)
-            break
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code < 500 and error.code not in (408, 416, 429):
-                raise DownloadError(f"{url}: the server answered {error.code} {error.reason}") from error
-            if error.code == 416:  # what we have does not belong to what is there now
-                part.unlink(missing_ok=True)
-            last = error
-        except (OSError, http.client.HTTPException) as error:
-            last = error
-    else:
-        raise DownloadError(f"{url}: no luck in {attempts} attempts; the last one said: {last}") from last
-    if fault := check(part):
-        part.unlink()
-        raise DownloadError(f"{url}: what came is broken ({fault}), and was removed")
-    os.replace(part, path)
-
-
-def _fetch(url: str, part: Path, timeout: float) -> None:
-    """Continue the file `part` from where it ends; raise if the connection ends before the file does."""
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    with urllib.request.urlopen(request, timeout=timeout) as answer:
-        if have and answer.status != 206:  # the server sends all of it again
-            have = 0
-        length = answer.headers.get("Content-Length")
-        total = have + int(length) if length is not None else None
-        with open(part, "ab" if have else "wb") as file, bar(path_name(url), total, have, unit="bytes") as step:
-            while block := answer.read(1 << 16):
-                file.write(block)
-                step(len(block))
-    size = part.stat().st_size
-    if total is not None and size < total:
-        raise OSError(f"the connection ended after {size} of {total} bytes")
-
-
-def path_name(url: str) -> str:
-    """Give the last part of an address."""
-    return url.rsplit("/", 1)[-1]
 
 
 # What flock says on network folders that know no locks.
