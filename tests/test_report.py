@@ -157,8 +157,8 @@ def test_a_report_has_the_score_the_curve_and_the_config(run: Path, capsys: pyte
     main(["report", str(run)])
     assert capsys.readouterr().out.strip() == str(run / "report.html")
     page = read(run / "report.html")
-    score = [line["test"] for line in metrics(run) if "test" in line][-1]
-    places = f"{plus_minus(score['nats'], score['nats_stderr'])} nats per test image"
+    score = [line["validation"] for line in metrics(run) if "validation" in line][-1]
+    places = f"{plus_minus(score['nats'], score['nats_stderr'])} nats per image"
     assert places in page.text
     for name in ("reconstruction", "kl_weights", "kl_memory", "autoencoder"):
         assert f"{score[name]:,.2f}" in page.text, name
@@ -254,7 +254,8 @@ def test_whatever_files_say_is_only_text(trained: Path, tmp_path: Path) -> None:
     config["data"]["dataset"] = config["train"]["seed"] = EVIL
     (run / "config.json").write_text(json.dumps(config))
     with open(run / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({"step": 6, "test": {"nats": 1.0, "nats_stderr": 0.1, "images": EVIL, "seed": EVIL}}))
+        score = {"nats": 1.0, "nats_stderr": 0.1, "images": EVIL, "seed": EVIL}
+        file.write(json.dumps({"step": 6, "validation": score}))
     path = report.write(run)
     page = read(path)
     assert len(page.all("img")) == 2 + 1
@@ -316,8 +317,8 @@ def test_extreme_numbers_do_no_harm(run: Path, value: float) -> None:
     score = {"nats": value, "nats_stderr": value, "images": value, "episodes": value, "seed": value}
     rows = [
         {"step": value, "nats": value, "loss": value},
-        {"step": value, "test": score},
-        {"step": 7, "test": score},
+        {"step": value, "validation": score},
+        {"step": 7, "validation": score},
     ]
     with open(run / "metrics.jsonl", "a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)
@@ -407,7 +408,7 @@ def test_an_evaluation_with_more_images_comes_first(run: Path, capsys: pytest.Ca
     (run / "evaluation.json").write_text(text)
     (run / "old.json").write_text(json.dumps({**score, "crc32": 1}))
     page = read(report.write(run))
-    assert f"{plus_minus(score['nats'], score['nats_stderr'])} nats per test image" in page.text
+    assert f"{plus_minus(score['nats'], score['nats_stderr'])} nats per image" in page.text
     assert f"mean image{score['mean_image']:,.2f}" in page.text.replace("\n", "")
     assert "Other evaluations" in page.text
     assert "old.json: the score of another checkpoint, left out" in page.text
@@ -445,7 +446,7 @@ def test_numbers_are_as_precise_as_their_errors() -> None:
 @pytest.mark.parametrize("first", [500.0, -9000.0])
 def test_the_curve_takes_any_run(first: float) -> None:
     whole = [{"step": i, "loss": first - i, "nats": first - i} for i in range(1, 400)]
-    test = [{"step": 100, "test": {"nats": first - 90, "nats_stderr": 1.0}}]
+    test = [{"step": 100, "validation": {"nats": first - 90, "nats_stderr": 1.0}}]
     for lines in (whole + test, whole[:1], test, [], [{"step": 1, "loss": None, "nats": None}, {"loss": 1}]):
         (figure,) = training.figures({"metrics": lines}).values()
         figure.savefig(io.BytesIO(), format="png", dpi=30)
@@ -453,7 +454,7 @@ def test_the_curve_takes_any_run(first: float) -> None:
         assert left.get_yscale() == ("log" if first > 0 and lines and lines[0] in whole else "linear")
         legend = right.get_legend()
         labels = [] if legend is None else [text.get_text() for text in legend.get_texts()]
-        assert ("test classes" in labels) == any("test" in line for line in lines)
+        assert ("held-out classes" in labels) == any("validation" in line for line in lines)
     smooth = training.figures({"metrics": whole}).popitem()[1].axes[0].lines[1]
     x, y = smooth.get_data()
     # the mean over a window is what a straight line has in its middle

@@ -56,7 +56,7 @@ class Train:
     def run(self) -> None:
         score = train(self.config, self.out, self.resume)
         if score is not None:
-            nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image{score.in_bits}"
+            nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per {score.split} image{score.in_bits}"
             show(f"{nats}; {self.out}/{storage.LAST}{better(self.out, score)}")
         elif first():
             show(ending(self.out))
@@ -110,7 +110,6 @@ class Evaluate:
         about = {
             **who.about,
             **how,
-            "split": "test",
             "mean_image": mean_image_nats(who.seen, who.unseen),
             "version": __version__,
             "torch": torch.__version__,
@@ -150,7 +149,7 @@ class Data:
             root = Path(self.config.dataset).expanduser().resolve()
             if root.exists() and root in (self.preview.resolve(), *self.preview.resolve().parents):
                 raise ValueError(f"preview: expected a new file, got {self.preview}, one of those that are read")
-        seen, unseen = self.config.load()
+        splits = seen, _, unseen = self.config.load("cpu", "train", "validation", "test")
         about: dict[str, Any] = {
             images.split: {
                 "classes": images.num_classes,
@@ -159,7 +158,7 @@ class Data:
                 "kind": "binary" if images.binary else "grey" if images.shape[0] == 1 else "colour",
                 "mean": round(float(images.pixels.float().mean()), 4),
             }
-            for images in (seen, unseen)
+            for images in splits
         }
         about["nats of predicting the mean image"] = round(mean_image_nats(seen, unseen), 2)
         if self.preview is not None:
@@ -652,9 +651,9 @@ def table(score: Score, about: dict[str, Any]) -> str:
         for name, value in others.items()
         if value is not None
     )
-    drawn, different = f"{score.images:,} test images", score.different or 0
+    drawn, different = f"{score.images:,} {score.split} images", score.different or 0
     if different < score.images:
-        drawn = f"{score.images:,} draws from {different:,} different test images"
+        drawn = f"{score.images:,} draws from {different:,} different {score.split} images"
     warning = "" if different >= FEW else f"\n  only {different} different images: too few to say much about others"
     return (
         f"{nats}\n{extra}"

@@ -117,16 +117,16 @@ def sentence(material: Material) -> str:
 
 
 def risen(material: Material) -> str:
-    """That the test score was better before the end, and which checkpoint this page is about."""
-    found = [(line.get("step"), at(line, "test", "nats")) for line in material.metrics]
+    """That the validation score was better before the end, and which checkpoint this page is about."""
+    found = [(line.get("step"), at(line, "validation", "nats")) for line in material.metrics]
     tests = [(step, nats) for step, nats in found if is_number(step) and is_number(nats)]
     if not tests or min(tests, key=lambda test: test[1])[1] >= tests[-1][1]:
         return ""
     (step, least), (end, last) = min(tests, key=lambda test: test[1]), tests[-1]
     here = " This page is about that checkpoint." if material.checkpoint.get("step") == step else ""
     return (
-        f" The test score was best at step {show(step)}, {least:,.2f} nats per image, and {last:,.2f} at step "
-        f"{show(end)}.{here}"
+        f" The validation score was best at step {show(step)}, {least:,.2f} nats per image, and {last:,.2f} at "
+        f"step {show(end)}.{here}"
     )
 
 
@@ -165,7 +165,7 @@ def about_model(material: Material) -> Table | None:
         (
             "best",
             about.get("best"),
-            "The least test score of the run, nats per image, with as many images as the last.",
+            "The least validation score of the run, nats per image, with as many images as the last.",
         ),
     ]
     return Table(["", "", "what it is"], [list(row) for row in rows if row[1] is not None]).text()
@@ -251,9 +251,10 @@ def score(material: Material) -> Score | None:
 def score_line(score: dict[str, Any]) -> str:
     """What a score was measured on."""
     dataset, images, different = (score.get(name) for name in ("dataset", "images", "different"))
-    drawn = f"{show(images)} test images"
+    split = score.get("split", "test")
+    drawn = f"{show(images)} {split} images"
     if is_number(images) and is_number(different) and different < images:
-        drawn = f"{show(images)} draws from {'only ' if different < FEW else ''}{show(different)} test images"
+        drawn = f"{show(images)} draws from {'only ' if different < FEW else ''}{show(different)} {split} images"
     parts = [
         f"{drawn}{f' of {plain_name(dataset)}' if dataset else ''} "
         f"in {show(score.get('episodes'))} episodes of {show(score.get('length'))}",
@@ -291,7 +292,7 @@ def training(material: Material) -> Block | str:
     steps = int(max(number(line.get("step")) for line in material.metrics))
     skipped = sum("skipped" in line for line in material.metrics)
     unlike = [
-        "training images are changed at random and test images are not" if train.get("augment") else "",
+        "training images are changed at random and others are not" if train.get("augment") else "",
         "what is tested are averaged weights" if train.get("average") else "",
     ]
     because = " and ".join(filter(None, unlike))
@@ -299,7 +300,7 @@ def training(material: Material) -> Block | str:
     loss = [text for name, text in terms.items() if any(name in line for line in material.metrics)]
     parts = [
         f"First, the loss{': ' if loss else ''}{' + '.join(loss)}. Second, the score, on training episodes (a "
-        "running mean, with single reports behind it) and on test classes (with one standard error on either "
+        "running mean, with single reports behind it) and on validation classes (with one standard error on either "
         "side).",
         f"The two differ in more than their classes: {because}." if because else "",
         f"Steps left out because they were not finite: {show(skipped)} or more." if skipped else "",

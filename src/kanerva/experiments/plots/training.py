@@ -47,7 +47,8 @@ def steps(lines: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, Any]
 
 def tests(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """The same of the evaluations."""
-    flat = [{**line["test"], "step": line.get("step")} for line in lines if isinstance(line.get("test"), dict)]
+    scores = [(line.get("step"), line.get("validation", line.get("test"))) for line in lines]
+    flat = [{**score, "step": step} for step, score in scores if isinstance(score, dict)]
     return steps(flat, ("nats", "nats_stderr"))
 
 
@@ -66,10 +67,10 @@ def both(axes: Axes, x: Any, y: Any, label: str, colour: int) -> None:
 
 
 def band(axes: Axes, test: dict[str, Any]) -> None:
-    """Test scores with one standard error on either side."""
+    """Scores of held-out classes with one standard error on either side."""
     if len(test["step"]):
         y, spread = test["nats"], test["nats_stderr"]
-        axes.plot(test["step"], y, color=COLOURS[1], marker="o", markersize=2.5, label="test classes")
+        axes.plot(test["step"], y, color=COLOURS[1], marker="o", markersize=2.5, label="held-out classes")
         axes.fill_between(test["step"], y - spread, y + spread, color=COLOURS[1], alpha=0.25, linewidth=0)
 
 
