@@ -30,13 +30,6 @@ def test_a_share_of_bits_is_flipped_whatever_they_are(share: float) -> None:
         assert flipped == pytest.approx(share, abs=0.013)  # five standard deviations of 36,000 coins
 
 
-def test_more_flips_are_the_same_flips_and_others() -> None:
-    x = binary(*LARGE)
-    few, many = (damage.flips(x, share, generator()).x != x for share in (0.1, 0.2))
-    assert bool((many | ~few).all())
-    assert int(many.sum()) > int(few.sum())
-
-
 def test_salt_and_pepper_flip_half_of_what_they_hit() -> None:
     x = binary(*LARGE)
     cue, mask = damage.salt_and_pepper(x, 0.3, generator())
@@ -67,13 +60,8 @@ def test_a_block_is_one_rectangle_of_its_area(share: float, tall: int, wide: int
     assert bool((rows.sum(-1) == tall).all())
     assert bool((columns.sum(-1) == wide).all())
     assert torch.equal(cue, x * mask)
-
-
-def test_blocks_are_everywhere() -> None:
-    mask = damage.block(torch.ones(400, 1, 8, 10), 0.25, generator()).mask
-    assert mask is not None
-    assert bool((mask.amin((0, 1)) == 0).all())  # the edges too
-    assert len(mask.flatten(1).unique(dim=0)) == 5 * 6  # every place that there is
+    places = {(4, 5): 5 * 6, (6, 7): 3 * 4}.get((tall, wide), 1)
+    assert len(mask.flatten(1).unique(dim=0)) == places  # every place that there is
 
 
 @pytest.mark.parametrize("side", ["left", "right", "top", "bottom"])
@@ -92,11 +80,8 @@ def test_half_is_erased_and_half_is_kept(side: str) -> None:
     expected[kept] = 1
     assert torch.equal(mask, expected.expand_as(mask))
     assert torch.equal(cue, x * expected)
-
-
-def test_a_side_must_be_known() -> None:
     with pytest.raises(ValueError, match="side: expected one of left, right, top, bottom, got 'middle'"):
-        damage.half(torch.ones(1, 4, 4), "middle")
+        damage.half(x, "middle")
 
 
 @pytest.mark.parametrize("name", ["flips", "salt_and_pepper", "noise", "block"])
@@ -119,9 +104,6 @@ def test_what_are_no_images_is_refused(name: str) -> None:
             corrupt(x, 0.1)
     with pytest.raises(ValueError, match=r"expected a number from 0 to .*, got 'much'"):
         corrupt(binary(1, 4, 4), "much")
-
-
-@pytest.mark.parametrize("corrupt", [damage.flips, damage.salt_and_pepper])
-def test_only_binary_images_have_bits(corrupt: Any) -> None:
-    with pytest.raises(ValueError, match="x: expected binary images, of 0 and 1, got other values"):
-        corrupt(torch.full((1, 4, 4), 0.5), 0.1)
+    if name in ("flips", "salt_and_pepper"):
+        with pytest.raises(ValueError, match="x: expected binary images, of 0 and 1, got other values"):
+            corrupt(torch.full((1, 4, 4), 0.5), 0.1)
