@@ -347,8 +347,8 @@ BAD: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
         r"binary: expected grey images, got channels=3",
     ),
     "a threshold of 128": (lambda p: None, {"binary": 128.0}, r"binary: .* above 0 and up to 1, got 128"),
-    "no size": (lambda p: None, {"size": 0}, r"size: expected a side or \(height, width\) .* got 0"),
-    "huge size": (lambda p: None, {"size": 10**30}, r"size: expected at most 100,000,000 pixels"),
+    "no size": (lambda p: None, {"size": 0}, r"size: expected a side or \(height, width\), .* got 0"),
+    "huge size": (lambda p: None, {"size": 10**30}, r"size: .* at most 100,000,000 pixels"),
     "size as text": (lambda p: None, {"size": "28"}, r"size: .* got '28'"),
 }
 

@@ -235,14 +235,13 @@ def _from_files(root: Path, fit: Fit) -> list[Found]:
     if left_out:
         listed = "; ".join(f"{_shown(path.relative_to(base))}: {why}" for path, why in left_out.items())
         warnings.warn(f"{root}: {len(left_out)} of {len(paths)} files left out: {listed}", stacklevel=3)
-    first = read_files[0]
+    start, (one, *_) = read_files[0]
     for path, some in read_files:
-        for one in some:
-            if one.image.shape[:2] != first[1][0].image.shape[:2]:
-                raise ValueError(
-                    f"{path}: expected {_by(first[1][0].image)} like {_shown(first[0].relative_to(base))}, got "
-                    f"{_by(one.image)}; give size=… to bring all to one size"
-                )
+        if odd := next((other for other in some if other.image.shape[:2] != one.image.shape[:2]), None):
+            raise ValueError(
+                f"{path}: expected {_by(one.image)} like {_shown(start.relative_to(base))}, got {_by(odd.image)}; "
+                f"give size=… to bring all to one size"
+            )
     return [one for _, some in read_files for one in some]
 
 
@@ -379,10 +378,8 @@ def _size(size: Any) -> Size:
     if size is None:
         return None
     pair = (size, size) if isinstance(size, int) else tuple(size)
-    if len(pair) != 2 or any(not isinstance(n, int) or isinstance(n, bool) or n < 1 for n in pair):
-        raise ValueError(f"size: expected a side or (height, width) in pixels, got {size!r}")
-    if pair[0] * pair[1] > MOST:
-        raise ValueError(f"size: expected at most {MOST:,} pixels, got {pair[0]:,} × {pair[1]:,}")
+    if len(pair) != 2 or any(type(n) is not int or n < 1 for n in pair) or pair[0] * pair[1] > MOST:
+        raise ValueError(f"size: expected a side or (height, width), at most {MOST:,} pixels in all, got {size!r}")
     return pair
 
 
