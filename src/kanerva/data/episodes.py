@@ -37,12 +37,12 @@ class ClassImages:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
             raise ValueError(
                 f"pixels: expected uint8 of shape (N, channels, height, width), got {self.pixels.dtype} of shape "
-                f"{checks.shape(self.pixels)}; ClassImages.from_labels builds one from images and their labels"
+                f"{tuple(self.pixels.shape)}; ClassImages.from_labels builds one from images and their labels"
             )
         for name, index in (("start", self.start), ("count", self.count)):
             if index.dtype != torch.int64 or index.shape != self.start.shape or index.ndim != 1:
                 raise ValueError(
-                    f"{name}: expected int64, one for each class, got {index.dtype} of shape {checks.shape(index)}"
+                    f"{name}: expected int64, one for each class, got {index.dtype} of shape {tuple(index.shape)}"
                 )
             if index.device != self.pixels.device:
                 raise ValueError(f"{name}: expected device {self.pixels.device} like pixels, got {index.device}")

@@ -436,7 +436,7 @@ def _split(path: Path, found: list[Found], split: str) -> Array:
 def frames(
     file: Path | io.BytesIO,
     where: Any,
-    kinds: Sequence[str] = KINDS,
+    kinds: tuple[str, ...] = KINDS,
     most: int | None = None,
     pixels: int | None = None,
 ) -> Iterator[Image.Image]:
