@@ -11,11 +11,12 @@ from kanerva import DKM, MODELS, CodecConfig, DKMConfig, RunConfig, memory
 from kanerva.config import with_model
 from kanerva.data import ClassImages
 from kanerva.evaluate import WAYS, evaluate, halves, new_images
-from kanerva.likelihood import LEVEL, Correlated, Gaussian, dequantise
+from kanerva.likelihood import Correlated, Gaussian
 from kanerva.memory import moments
 from kanerva.models.base import CodecModel
 from kanerva.models.dkm import STRICT
 from kanerva.nn import Writing
+from kanerva.support.pixels import LEVEL, dequantise
 
 CONFIG = DKMConfig(image=(1, 6, 6), rows=4, code=5, codec=CodecConfig((4, 4)), weights="full")
 

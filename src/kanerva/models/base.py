@@ -21,12 +21,13 @@ from torch.utils._pytree import tree_map_only
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
 from ..data import ClassImages, episodes, nearest
 from ..fields import to_dict
-from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood, dequantise
+from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from ..recall.trajectory import Recall as Recall
 from ..recall.trajectory import Snapshot, follow
 from ..support import checks, tensors
 from ..support.checks import Count, Random, Sizes
 from ..support.door import public
+from ..support.pixels import LEVEL, dequantise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ class CodecModelConfig(BaseConfig):
     scale: Literal["one", "pixel", "colour"] = "one"
     """Standard deviations of the gaussian likelihood: one for all pixels (the paper); for every pixel and channel
     its own, from the decoder; or these and the correlations between a pixel's channels (colour)."""
-    min_scale: float = 1 / 128
+    min_scale: float = LEVEL
     """Least standard deviation of the gaussian likelihood; a grey level is 1/128 wide."""
     pixels: Literal["points", "levels"] = "points"
     """How grey and colour pixels are scored: by the density at a point drawn from their grey level (the paper), or
