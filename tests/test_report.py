@@ -369,7 +369,7 @@ def test_an_evaluation_with_more_images_comes_first(run: Path, capsys: pytest.Ca
     (run / "evaluation.json").write_text(text)
     (run / "old.json").write_text(json.dumps({**score, "crc32": 1}))
     page = read(report.write(run))
-    assert f"{plus_minus(score['nats'], score['nats_stderr'])} nats per test image" in page.text
+    assert f"{plus_minus(score['nats'], score['nats_stderr'])} nats per image" in page.text
     assert f"{score['mean_image']:,.2f}" in page.text
     assert "Other evaluations" in page.text
     assert "old.json: the score of another checkpoint, left out" in page.text
