@@ -17,9 +17,9 @@ from torch import Tensor
 
 import kanerva
 from fitted import CLASSES, MODELS, ROOT, loaded
-from kanerva.evaluate import MOST_NEW, WRITTEN, halves, summary
 from kanerva.lab import runner
 from kanerva.models import Model
+from kanerva.training.evaluate import MOST_NEW, WRITTEN, halves, summary
 
 OWN, BLANK, OTHER = "of their classes", "blank", "of other classes"
 

@@ -22,9 +22,9 @@ from torch import Tensor
 import kanerva
 from kanerva import DKM, memory
 from kanerva.data import ClassImages, episodes
-from kanerva.evaluate import summary
 from kanerva.lab import runner
 from kanerva.memory import MemoryState, moments
+from kanerva.training.evaluate import summary
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "results" / "models"

@@ -17,9 +17,9 @@ from torch import Tensor
 
 import kanerva
 from kanerva import RunConfig
-from kanerva.fields import from_dict
 from kanerva.models.checkpoint import WEIGHTS, read
 from kanerva.support import tensors
+from kanerva.support.configs import from_dict
 
 MOST = 5_000_000  # bytes of a file
 IMAGES = 2_048

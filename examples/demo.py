@@ -16,10 +16,10 @@ import torch
 import kanerva
 from kanerva import lab
 from kanerva.app import report
-from kanerva.evaluate import mean_image_nats
 from kanerva.lab.runner import flags
 from kanerva.models import read
 from kanerva.support.say import end_output, prepare, say
+from kanerva.training.evaluate import mean_image_nats
 
 FOLDER = Path("runs/demo")
 BOTH: dict[str, Any] = {"checkpoint": (str(FOLDER), "omniglot"), "dataset": "glyphs", "overwrite": True}

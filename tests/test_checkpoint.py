@@ -198,12 +198,12 @@ def test_weights_that_are_not_finite_are_named(path: Path, value: float) -> None
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("rows", True), ("rows", 4.0), ("code", None), ("min_scale", 1e400), ("image", [True, 8, 8])],
+    [("rows", True), ("rows", 4.0), ("code", None), ("iterations", 1e400), ("image", [True, 8, 8])],
 )
 def test_a_number_that_is_none_is_named(field: str, value: Any) -> None:
-    config = {**kanerva.fields.to_dict(kanerva.DKMConfig()), field: value}
+    config = {**kanerva.support.configs.to_dict(kanerva.DKMConfig()), field: value}
     with pytest.raises(ValueError, match=rf"here.{field}: expected .*, got"):
-        kanerva.fields.from_dict(kanerva.DKMConfig, config, "here")
+        kanerva.support.configs.from_dict(kanerva.DKMConfig, config, "here")
 
 
 @pytest.mark.parametrize("kind", ["dkn", ["dkm"], 3, None])

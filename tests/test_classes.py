@@ -6,8 +6,8 @@ import torch
 import classes
 import kanerva
 from kanerva import CodecConfig
-from kanerva.evaluate import halves, new_images
 from kanerva.models.rivals.vae import VAE, VAEConfig
+from kanerva.training.evaluate import halves, new_images
 
 
 @torch.no_grad()

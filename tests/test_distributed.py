@@ -1,6 +1,5 @@
 """Two processes do what one does: the same gradients, the same memory, a run that trains."""
 
-import dataclasses
 import json
 import math
 import os
@@ -19,10 +18,11 @@ import kanerva
 from cases import case, normal
 from conftest import cuda
 from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, memory
-from kanerva.fields import to_dict
-from kanerva.step import Plan, Step, loss_of
 from kanerva.support import tensors as storage
-from kanerva.train import fit, new_run, train_here
+from kanerva.support.configs import to_dict
+from kanerva.training import processes
+from kanerva.training.loop import new_run, suited, train_here
+from kanerva.training.step import Plan, Step, loss_of
 from small import metrics, tiny
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
@@ -71,10 +71,10 @@ def left(folder: Path, function: Callable[..., Any]) -> list[dict[str, torch.Ten
 
 def gradients(rank: int, folder: Path) -> dict[str, Any]:
     m, (x, generator) = model(seed=rank), half(rank)
-    sums = distributed.shared_gradients(m, 1, distributed.World(rank, 2, torch.device("cpu")))
+    sums = processes.shared_gradients(m, 1, processes.World(rank, 2, torch.device("cpu")))
     sums.zero_()
     loss_of(m, x, TrainConfig(), generator)[0].backward()
-    distributed.add_up(sums)
+    processes.add_up(sums)
     return {name: p.grad / 2 for name, p in m.named_parameters() if p.grad is not None}
 
 
@@ -145,7 +145,7 @@ def launch(folder: Path, config: kanerva.RunConfig, processes: int) -> None:
     data = config.data.dataset
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", "kanerva", "train", "demo", "--out", str(folder), "--dataset", data, "--steps", "4"]
-    command += ["--batch", "4", "--lengths", "5", "--log-every", "1", "--evaluate-images", "40", "--device", "cpu"]
+    command += ["--batch", "4", "--lengths", "5", "--evaluate-images", "40", "--device", "cpu"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr[-3000:]
 
@@ -154,16 +154,16 @@ def skipping(rank: int, folder: Path) -> dict[str, Any]:
     """A step that went wrong in one process only."""
     (folder / str(rank)).mkdir()
     config = tiny(folder / str(rank), nonfinite="skip")
-    world = distributed.World(rank, 2, torch.device("cpu"))
+    world = processes.World(rank, 2, torch.device("cpu"))
     images, _ = config.data.load()
-    run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
+    run = new_run(suited(config, images, world), world)
     step = Step(run, images, world)
     step(0)
     step.number.fill_(1)
     step.gradients(Plan(5, None, 0))
     if rank == 1:
         step.sums[-1] = math.nan  # of a gradient
-    distributed.add_up(step.sums)
+    processes.add_up(step.sums)
     step.update()
     skipped = step.skip.clone()
     bad = step.bad()
@@ -187,7 +187,7 @@ def test_torchrun_trains(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
-    world = distributed.World(0, 2, torch.device("cpu"))
+    world = processes.World(0, 2, torch.device("cpu"))
     with pytest.raises(ValueError, match="batch: expected a multiple of the 2 processes, got 5"):
         train_here(tiny(tmp_path, batch=5), tmp_path / "run", False, world)
     assert not (tmp_path / "run").exists()
@@ -206,7 +206,7 @@ def test_an_environment_that_no_launcher_sets_is_refused(
 ) -> None:
     for name, value in ({"RANK": "0", "WORLD_SIZE": "2"} | given).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=message), distributed.start("cpu"):
+    with pytest.raises(ValueError, match=message), processes.start("cpu"):
         pass
 
 
@@ -215,7 +215,7 @@ def test_a_process_that_ends_ends_all(tmp_path: Path, end: str) -> None:
     """The other one waits for gradients that never come; it must not wait for long, and saves what it has."""
     script = tmp_path / "fail.py"
     script.write_text(FAIL)
-    config = tiny(tmp_path, save_every=100)
+    config = tiny(tmp_path, evaluate_every=100)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     arguments = [json.dumps(to_dict(config)), str(tmp_path / "run"), end]
     result = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
@@ -230,9 +230,9 @@ def test_a_process_that_ends_ends_all(tmp_path: Path, end: str) -> None:
 
 FAIL = """
 import json, os, signal, sys, kanerva
-from kanerva.config import RunConfig
-from kanerva.fields import from_dict
-from kanerva.step import Step
+from kanerva.training.config import RunConfig
+from kanerva.support.configs import from_dict
+from kanerva.training.step import Step
 original = Step.draw
 def draw(self, plan):
     if self.number == 3 and self.world.rank == 1:
@@ -251,10 +251,11 @@ def test_captured_parts_with_nccl_between_them_gpu(captured: bool, tmp_path: Pat
     """A group of one process that takes itself for one of two: its sums are only its own, and are halved."""
     torch.distributed.init_process_group("nccl", f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
-        world = distributed.World(0, 2, torch.device("cuda"))
-        config = tiny(tmp_path, device="cuda", capture=captured, precision="float32", compile="no", clip=0.0)
+        world = processes.World(0, 2, torch.device("cuda"))
+        words = ("float32", "uncompiled", *(() if captured else ("uncaptured",)))
+        config = tiny(tmp_path, device="cuda", compute=words, clip=0.0)
         images, _ = config.data.load("cuda")
-        run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
+        run = new_run(suited(config, images, world), world)
         step = Step(run, images, world)
         assert step.captured == captured
         weights = {name: p.detach().clone() for name, p in run.model.named_parameters()}

@@ -24,11 +24,12 @@ import pytest
 import torch
 from PIL import Image
 
-from kanerva import DKM, PRESETS, DKMConfig, commands, lab, memory
+from kanerva import DKM, PRESETS, DKMConfig, lab, memory
+from kanerva.app import commands
+from kanerva.app.commands import parse
 from kanerva.cli import COMMANDS
-from kanerva.commands import parse
-from kanerva.fields import to_dict
 from kanerva.lab.runner import flags
+from kanerva.support.configs import to_dict
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 

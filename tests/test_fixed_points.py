@@ -25,7 +25,7 @@ from kanerva.recall.retriever import Retriever
 from kanerva.support.pixels import LEVEL
 from trials import COLOUR, drawn, images, model, run, subject
 
-SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), norm="group", activation="silu"))
+SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), style="silu"))
 GREY = dataclasses.replace(SMALL, likelihood="gaussian")
 
 

@@ -12,11 +12,11 @@ import kanerva
 from cases import normal
 from kanerva import CodecConfig, data
 from kanerva.cli import main
-from kanerva.config import with_model
 from kanerva.data import ClassImages, damage
 from kanerva.lab import runner
 from kanerva.models.rivals.hopfield import BETAS, Hopfield, HopfieldConfig
 from kanerva.models.rivals.nearest import Nearest, rounded
+from kanerva.training.config import with_model
 from small import patterns, tiny
 
 IMAGE = {"bernoulli": (1, 5, 6), "gaussian": (3, 5, 6)}

@@ -15,9 +15,9 @@ import kanerva
 from cases import generator
 from kanerva import MODELS, CodecConfig, Model, Recall
 from kanerva.cli import main
-from kanerva.config import with_model
 from kanerva.data import ClassImages, damage
 from kanerva.models import BaseConfig
+from kanerva.training.config import with_model
 from small import metrics, tiny
 
 pytestmark = pytest.mark.usefixtures("short_search")

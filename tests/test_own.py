@@ -25,7 +25,7 @@ def look(monkeypatch: pytest.MonkeyPatch) -> DKM:
     """The model of every name is `mirror`, whose codec no file can hold."""
     m = mirror()
     m.backend = "reference"  # which need not be compiled
-    monkeypatch.setattr("kanerva.commands.load", lambda _: m)
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: m)
     return m
 
 
@@ -99,7 +99,7 @@ def test_colour_and_a_model_that_certifies_nothing(
     Image.new("RGB", (40, 30), (255, 0, 0)).save(tmp_path / "red.jpg", quality=100)
     Image.new("L", (8, 8), 255).save(tmp_path / "white.png")
     paths = [tmp_path / "red.jpg", tmp_path / "white.png"]
-    monkeypatch.setattr("kanerva.commands.load", lambda _: model(COLOUR))
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: model(COLOUR))
     about = recalled(capsys, *paths, "--out", tmp_path / "s.png", "--method", "least-squares", "--steps", 2)
     assert about["damage"] == "noise 0.15"
     assert about["recall"].startswith("least-squares, 2 steps")
@@ -114,7 +114,7 @@ def test_colour_and_a_model_that_certifies_nothing(
     with pytest.raises(SystemExit, match="damage: expected noise, block, half or none"):
         main(["recall", "here", *map(str, paths), "--damage", "flips", "--out", str(tmp_path / "s.png")])
 
-    monkeypatch.setattr("kanerva.commands.load", lambda _: Toy())
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: Toy())
     about = recalled(
         capsys, tmp_path / "white.png", "--out", tmp_path / "s.png", "--damage", "half", "--ink", "dark"
     )
@@ -213,7 +213,7 @@ def test_names_that_are_alike_hide_no_swap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Both folders have a picture of each name, and every answer is another one's."""
-    monkeypatch.setattr("kanerva.commands.load", lambda _: Swapped())
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: Swapped())
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
     random = np.random.default_rng(0)
@@ -249,7 +249,7 @@ def test_what_recall_has_made_worse_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Answers that are farther from the picture than a cue of little noise, though it is the nearest of all."""
-    monkeypatch.setattr("kanerva.commands.load", lambda _: Faded())
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: Faded())
     paths = []
     for i, shade in enumerate((20, 120, 230)):
         paths.append(tmp_path / f"{i}.png")

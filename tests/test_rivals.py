@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import kanerva
-from kanerva.evaluate import halves
 from kanerva.lab import rivals
 from kanerva.lab.measures import task
+from kanerva.training.evaluate import halves
 from trials import COLOUR, SMALL, Subject, drawn, images, run, subject, toy
 
 pytestmark = pytest.mark.usefixtures("short_search")

@@ -9,11 +9,11 @@ import torch
 
 import kanerva
 from kanerva import RunConfig
-from kanerva.commands import parse
+from kanerva.app.commands import parse
 from kanerva.data import damage
-from kanerva.fields import from_dict
 from kanerva.lab.measures import distances, distinct
 from kanerva.models import checkpoint
+from kanerva.support.configs import from_dict
 from test_omniglot import REAL, real
 
 
@@ -42,7 +42,7 @@ def test_a_card_has_the_command_that_trained_its_model(name: str) -> None:
     said = parse("train", command[1].split()).config
     run = from_dict(RunConfig, checkpoint.read(name).about["run"], "run")
     assert dataclasses.replace(said.model, image=run.model.image, likelihood=run.model.likelihood) == run.model
-    logged = ("log_every", "evaluate_every", "evaluate_images", "save_every")  # which change nothing of the model
+    logged = ("evaluate_every", "evaluate_images")  # which change nothing of the model
     assert dataclasses.replace(said.train, **{key: getattr(run.train, key) for key in logged}) == run.train
 
 

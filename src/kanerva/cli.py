@@ -7,8 +7,8 @@ import traceback
 from typing import NoReturn
 
 from . import __version__, lab
-from .spelling import nearest
 from .support.say import end_output, prepare, printable, say
+from .support.spelling import nearest
 
 # name: what it does, and what to make smaller where memory runs out
 COMMANDS = {
@@ -79,7 +79,7 @@ def answer(command: str, arguments: list[str]) -> None:
         known, close = ", ".join(lab.EXPERIMENTS), nearest(arguments[0], lab.EXPERIMENTS)
         raise ValueError(f"experiment: expected one of {known}, got {arguments[0]!r}{close}")
     else:
-        from .commands import parse
+        from .app.commands import parse
 
         parse(command, arguments).run()
 

@@ -20,16 +20,16 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 import tyro
 
-from .. import __version__, models, plain
-from ..config import DataConfig, RunConfig
+from .. import __version__, models
 from ..data import ClassImages, changes
-from ..distributed import choose
-from ..fields import from_dict
 from ..models import Model
 from ..models.checkpoint import Checkpoint, read, shipped, taken
-from ..support import checks
+from ..support import checks, plain
+from ..support.configs import from_dict
 from ..support.files import atomic_write, check_writable, contents
 from ..support.say import say, show
+from ..training.config import DataConfig, RunConfig
+from ..training.processes import choose
 
 # Models
 

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from .. import data
-from ..fields import from_dict
 from ..memory import MemoryState
 from ..support import files, tensors
+from ..support.configs import from_dict
 from .base import MODELS, BaseConfig, Model, find
 
 WEIGHTS = Path(__file__).parent / "weights"

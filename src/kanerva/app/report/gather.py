@@ -6,12 +6,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from ... import lab, plain
+from ... import lab
 from ...lab.tables import is_number
 from ...models.checkpoint import LAST, locate, shipped
 from ...models.checkpoint import read as read_checkpoint
-from ...spelling import nearest
+from ...support import plain
 from ...support.files import contents
+from ...support.spelling import nearest
 
 
 class Results(NamedTuple):

@@ -19,7 +19,7 @@ from ...lab import EXPERIMENTS, drawing
 from ...lab.tables import Table, is_number, plus_minus, show
 from ...models import MODELS, Model
 from ...support.files import contents
-from ...train import FEW
+from ...training.loop import FEW
 from . import figures
 from .gather import Material, Results, part
 

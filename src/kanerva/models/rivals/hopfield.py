@@ -98,7 +98,7 @@ class Hopfield(Model):
         if not isinstance(model, CodecModel):
             raise ValueError(f"hopfield: expected a model that has a codec, got a {model.config.kind}")
         taken = {name: getattr(model.config, name) for name in TAKEN}
-        made = cls(HopfieldConfig(**taken, **fields)).to(model.like)
+        made = cls(HopfieldConfig(**taken, min_scale=model.config.min_scale, **fields)).to(model.like)
         assert made.codec is not None
         theirs = model.state_dict()
         # an encoder that puts out more than the code (as that of a VAE does) puts the code first

@@ -2,22 +2,17 @@
 
 import contextlib
 import dataclasses
-import os
 import time
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import plain
+from ..support import plain
+from ..support.files import atomic_write
+from ..support.say import progress, say
 from .evaluate import Score
-from .support.files import atomic_write
-from .support.say import progress, say
 
 METRICS = "metrics.jsonl"
-LINE = 2**20
-"""Bytes that are read at once: thousands of lines."""
 
 
 class Log:
@@ -46,27 +41,15 @@ class Log:
                 self.stack.close()
 
     def _cut_back(self) -> None:
-        """Drop the lines of steps that a resumed run will make again; put aside what cannot be read."""
+        """Drop the lines of steps that a resumed run will make again, and what cannot be read."""
         if not self.path.exists():
             return
-        if not self.path.is_file():  # a pipe would be waited for
-            raise ValueError(f"{self.path}: expected a file, for the run's reports; remove what is there")
-        fates = Counter(map(self._fate, reports(self.path)))
-        if fates["broken"]:
-            aside = self.path.with_name("metrics.damaged")
-            with open(aside, "ab") as file:
-                file.writelines(line for line in reports(self.path) if self._fate(line) == "broken")
-            self.say(f"{self.path}: {fates['broken']} lines cannot be read; they are put aside, in {aside}")
-        if fates.keys() - {"kept"}:
-            with atomic_write(self.path) as new:
-                new.writelines(line for line in reports(self.path) if self._fate(line) == "kept")
-
-    def _fate(self, line: bytes) -> str:
-        """What becomes of a line where a run goes on."""
-        if not line.endswith(b"\n") and len(line) < LINE:
-            return "cut short"  # by a crash
-        step = step_of(line)
-        return "broken" if step is None else "kept" if step <= self.start else "later"
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        steps = [step_of(line) for line in lines]
+        kept = [line for line, step in zip(lines, steps, strict=True) if step is not None and step <= self.start]
+        if kept != lines:
+            with atomic_write(self.path) as file:
+                file.writelines(kept)
 
     def step(self, step: int, images: int) -> None:
         self.images += images
@@ -90,7 +73,8 @@ class Log:
         self.say(f"skipped, not finite: {text}")
 
     def say(self, text: str) -> None:
-        if self.main:
+        """Print a line, if there is anything to say."""
+        if self.main and text:
             say(text)
 
     def _write(self, values: dict[str, Any]) -> None:
@@ -105,25 +89,9 @@ class Log:
 
 def latest(path: Path) -> dict[str, Any] | None:
     """The last line of a training score in a run's metrics; None where there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LINE))
-            lines = file.read(LINE).splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        if step_of(line) is not None:
-            row: dict[str, Any] = plain.loads(line)
-            if isinstance(row.get("nats"), int | float):
-                return row
-    return None
-
-
-def reports(path: Path) -> Iterator[bytes]:
-    """The lines of a run's metrics, one after another; those of more than LINE bytes in pieces."""
-    with path.open("rb") as file:
-        while line := file.readline(LINE):
-            yield line
+    lines = path.read_bytes().splitlines() if path.is_file() else []
+    rows = (plain.loads(line) for line in reversed(lines) if step_of(line) is not None)
+    return next((row for row in rows if isinstance(row.get("nats"), int | float)), None)
 
 
 def step_of(line: bytes) -> int | None:

@@ -18,12 +18,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from . import data, distributed
-from .checkpoint import Run
+from .. import data
+from ..data import ClassImages
+from ..models.base import NAMES, Model
 from .config import TrainConfig
-from .data import ClassImages
-from .distributed import World
-from .models.base import NAMES, Model
+from .processes import World, add_up, shared_gradients
+from .run import Run
 
 
 class Plan(NamedTuple):
@@ -80,7 +80,7 @@ class Step:
         # where `skip` is 1, a fused optimiser leaves weights and moments alone, as for torch.amp.GradScaler
         self.optimizer.found_inf, self.optimizer.grad_scale = self.skip, None  # type: ignore[attr-defined]
         # with several processes, all that they add up
-        self.sums = distributed.shared_gradients(self.model, len(NAMES) + 1, world)
+        self.sums = shared_gradients(self.model, len(NAMES) + 1, world)
         self.captured = why_not_captured(self.config, world) is None
         if self.captured:
             self.graphs: dict[Plan, list[torch.cuda.CUDAGraph]] = {}
@@ -97,7 +97,7 @@ class Step:
         parts = [graph.replay for graph in self.graphs[plan]] if self.captured else self.parts(plan)
         for i, part in enumerate(parts):
             if i:
-                distributed.add_up(self.sums)
+                add_up(self.sums)
             part()
         return c.batch * plan.length
 
@@ -216,16 +216,13 @@ def why_not_captured(config: TrainConfig, world: World) -> str | None:
     """Why steps are not captured; None if they are."""
     if world.device.type != "cuda":
         return f"the device is {world.device.type}"
-    return None if config.capture else "--no-capture"
+    return "--compute uncaptured" if "uncaptured" in config.compute else None
 
 
 def make_optimizer(model: Model, config: TrainConfig, world: World) -> torch.optim.Optimizer:
-    """Adam or AdamW, in the form that takes its learning rate from the device and can skip a step there."""
+    """Adam, in the form that takes its learning rate from the device and can skip a step there."""
     lr = torch.tensor(config.lr, device=world.device)
     capturable = why_not_captured(config, world) is None
-    if config.optimizer == "adamw":
-        decay = config.weight_decay
-        return torch.optim.AdamW(model.parameters(), lr, weight_decay=decay, fused=True, capturable=capturable)
     return torch.optim.Adam(model.parameters(), lr, fused=True, capturable=capturable)
 
 
@@ -259,10 +256,13 @@ def plan_of(config: TrainConfig, step: int) -> Plan:
     """What a step's episodes are like, the same in all processes; drawn on the host, which must know it."""
     host = torch.Generator().manual_seed(step_seed(config.seed, step, -1))
     length = config.lengths[int(torch.randint(len(config.lengths), (), generator=host))]
-    augment = config.augment and step < config.steps - round(config.unaugmented * config.steps)
-    if config.plain and float(torch.rand((), generator=host)) < config.plain:
+    augment = step < round(config.augment * config.steps)
+    if config.related is None:
         return Plan(length, None, 0, augment)
-    return Plan(length, config.classes, config.unwritten, augment)
+    classes, unwritten, share = config.related
+    if share < 1 and float(torch.rand((), generator=host)) < 1 - share:
+        return Plan(length, None, 0, augment)
+    return Plan(length, classes or None, unwritten, augment)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

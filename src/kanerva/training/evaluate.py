@@ -11,12 +11,12 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
-from .data import ClassImages
-from .likelihood import Gaussian, bits_per_dimension
-from .models.base import NAMES, CodecModel, Model
-from .nn import Writing
-from .support import checks
-from .support.say import bar
+from ..data import ClassImages
+from ..likelihood import Gaussian, bits_per_dimension
+from ..models.base import NAMES, CodecModel, Model
+from ..nn import Writing
+from ..support import checks
+from ..support.say import bar
 
 WRITTEN = 10
 """Images of a class that are written before new ones of it are scored."""

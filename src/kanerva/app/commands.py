@@ -1,19 +1,11 @@
 """The commands of `kanerva`: they parse, call and print, and decide nothing."""
 
 import collections
-import contextlib
 import dataclasses
-import io
-import itertools
 import json
 import math
-import os
 import platform
-import re
 import shlex
-import shutil
-import typing
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,26 +18,28 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import __version__, lab, plain, spelling
-from .config import PRESETS, DataConfig, RunConfig, with_model
-from .data import ClassImages
-from .data.own import is_image, is_sheet, write_sheet
-from .distributed import choose, first
-from .evaluate import Score, evaluate, mean_image_nats
-from .lab.runner import find
-from .lab.runner import flags as experiment_flags
-from .log import METRICS, latest
-from .memory import MemoryState, frame
-from .models import DKM, MODELS, Model, load
-from .models.checkpoint import BEST, LAST, load_state, locate, save_state, taken
-from .models.checkpoint import read as read_checkpoint
-from .nn import Writing
-from .support import checks
-from .support.files import atomic_write, cache_dir, check_writable
-from .support.linalg import together
-from .support.pixels import INK, to_bytes
-from .support.say import bar, printable, say, show
-from .train import FEW, saved_config, train
+from .. import __version__, lab
+from ..data import ClassImages
+from ..data.own import is_image, is_sheet, write_sheet
+from ..lab.runner import find
+from ..lab.runner import flags as experiment_flags
+from ..memory import MemoryState, frame
+from ..models import DKM, MODELS, Model, load
+from ..models.base import CodecModelConfig
+from ..models.checkpoint import BEST, LAST, load_state, locate, save_state, taken
+from ..models.checkpoint import read as read_checkpoint
+from ..nn import Writing
+from ..support import checks, plain, spelling
+from ..support.files import atomic_write, cache_dir, check_writable
+from ..support.linalg import together
+from ..support.pixels import INK, to_bytes
+from ..support.say import bar, printable, say, show
+from ..training.config import DataConfig, RunConfig, with_model
+from ..training.evaluate import Score, evaluate, mean_image_nats
+from ..training.loop import FEW, saved_config, train
+from ..training.metrics import METRICS, latest
+from ..training.presets import PRESETS
+from ..training.processes import choose, first
 
 
 @dataclass(frozen=True)
@@ -199,7 +193,7 @@ class Plot:
     """A folder for the figures; otherwise they go beside FILE."""
 
     def run(self) -> None:
-        from .lab import drawing
+        from ..lab import drawing
 
         show("\n".join(printable(str(file)) for file in drawing.redraw(self.file, self.out)))
 
@@ -217,7 +211,7 @@ class Report:
     run's folder."""
 
     def run(self) -> None:
-        from .app import report
+        from . import report
 
         show(str(report.write(self.place, self.out, self.experiments)))
 
@@ -241,7 +235,7 @@ class Inspect:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
-        from .app import recall
+        from . import recall
 
         model, state = load(self.checkpoint), load_state(self.state)
         if not isinstance(model, DKM):
@@ -320,7 +314,7 @@ class Recall:
         checks.seed(self.seed)
 
     def run(self) -> None:
-        from .app import recall
+        from . import recall
 
         if missing := left_out(self.model, self.images):
             raise ValueError(missing)
@@ -430,44 +424,39 @@ KINDS = {
 
 
 def parse(command: str, arguments: list[str]) -> Any:
-    """The arguments of a command as one of the classes above."""
+    """The arguments of a command as one of the classes above; tyro answers what it cannot read."""
     if command == "train":
         return parse_train(arguments)
     if command == "experiment":
         name, *flags = arguments
         command = f"kanerva experiment {name}"
-        return Experiment(read(experiment_flags(lab.find(name), command), command, flags))
-    return read(KINDS[command], f"kanerva {command}", arguments)
+        return Experiment(tyro.cli(experiment_flags(lab.find(name), command), prog=command, args=flags))
+    return tyro.cli(KINDS[command], prog=f"kanerva {command}", args=arguments)
 
 
 def parse_train(arguments: list[str]) -> Train:
     """PRESET and flags; or --resume RUN and flags, where those that are not given are as the run has them."""
-    if arguments and arguments[0] in ("-h", "--help"):
+    first, rest = (arguments or ["none"])[0], arguments[1:]
+    if first in ("-h", "--help"):
         print(presets())
         raise SystemExit(0)
-    name = None
-    if arguments and not arguments[0].startswith("-"):
-        name, *arguments = arguments
-        if name not in PRESETS:
-            close = spelling.nearest(name, PRESETS)
-            raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, got {name!r}{close}")
-    arguments, model = pop(arguments, "--model")
-    arguments, folder = pop_folder(arguments)
-    if folder is not None and any(word.split("=")[0] == "--out" for word in arguments):
-        raise ValueError(f"--out: expected none beside --resume {folder}, which is where the run goes on")
-    if name is not None:
-        start, prog = preset(name, PRESETS[name][1], model), f"kanerva train {name}"
-        start = start if folder is None else Train(start.config, folder, resume=True)
-        about = f"{PRESETS[name][0]} --model NAME trains another kind of model ({', '.join(trainable())})."
-        return of_its_data(read(Train, prog, arguments, start, about), start)
-    if folder is None:
-        came = arguments[0] if arguments else "none"
-        raise ValueError(
-            f"preset: expected one of {', '.join(PRESETS)}, or --resume RUN, got {came}; see kanerva train --help"
-        )
-    config = saved_config(folder)
-    start = Train(config if model is None else with_model(config, model), folder, resume=True)
-    return read(Train, f"kanerva train --resume {folder}", arguments, start, "Go on with a run.")
+    if first == "--resume" and rest:
+        prog, about = f"kanerva train --resume {rest[0]}", "Go on with a run."
+        start, rest = Train(saved_config(Path(rest[0])), Path(rest[0]), resume=True), rest[1:]
+    elif first in PRESETS:
+        prog, (about, config) = f"kanerva train {first}", PRESETS[first]
+        rest, model = pop(rest, "--model")
+        start = Train(config, Path("runs") / first)
+        if model is not None:
+            start = Train(with_model(config, model), Path("runs") / f"{first}-{model}")
+    else:
+        close = spelling.nearest(first, PRESETS)
+        raise ValueError(f"preset: expected one of {', '.join(PRESETS)}, or --resume RUN, got {first}{close}")
+    if {"-h", "--help"} & {*rest}:
+        print(screen(prog, about, start))
+        raise SystemExit(0)
+    rest = ["--help" if word == "--help-all" else word for word in rest]
+    return of_its_data(tyro.cli(Train, prog=prog, args=rest, default=start, description=about), start)
 
 
 def of_its_data(train: Train, start: Train) -> Train:
@@ -479,112 +468,56 @@ def of_its_data(train: Train, start: Train) -> Train:
     return dataclasses.replace(train, config=config)
 
 
-def preset(name: str, config: RunConfig, model: str | None) -> Train:
-    """A preset's run, with another kind of model if one is named."""
-    if model is None:
-        return Train(config, Path("runs") / name)
-    return Train(with_model(config, model), Path("runs") / f"{name}-{model}")
-
-
 def presets() -> str:
     """What can be trained."""
     rows = "\n".join(f"  {name:15} {text}" for name, (text, _) in PRESETS.items())
     return (
         f"kanerva train PRESET       Train a model in runs/PRESET, or in --out FOLDER.\n"
         f"kanerva train --resume RUN Go on with the run in a folder; flags such as --steps change what may change."
-        f"\n\n{rows}\n\nkanerva train PRESET --help lists the flags; --model NAME trains another kind of model "
-        f"({', '.join(trainable())})."
+        f"\n\n{rows}\n\nkanerva train PRESET --help shows the flags that one needs most, --help-all all of them."
     )
 
 
-def trainable() -> list[str]:
-    """The kinds of models that learn."""
-    return [name for name, kind in MODELS.items() if not kind.UNTRAINED]
+def screen(prog: str, about: str, start: Train) -> str:
+    """The flags that one needs most, and in what groups the others are."""
+    config = start.config
+    groups: list[tuple[str, Any]] = [("model", config.model), ("data", config.data), ("training", config.train)]
+    if isinstance(config.model, CodecModelConfig):
+        groups.insert(1, ("codec", config.model.codec))
+    others = [
+        f"  {name:9} {sum(f.name != 'codec' for f in dataclasses.fields(part)):2} flags: {summary(part)}"
+        for name, part in groups
+    ]
+    kinds = ", ".join(name for name, kind in MODELS.items() if not kind.UNTRAINED)
+    return f"""usage: {prog} [flags]
+
+{about}
+
+  --out FOLDER    the run's folder: checkpoints, metrics, config (default: {start.out})
+  --steps N       steps of the whole run (default: {config.train.steps})
+  --dataset NAME  glyphs, omniglot, mazes, or the path of your own images (default: {config.data.dataset})
+  --device NAME   auto (a GPU if there is one), cpu, cuda, … (default: {config.train.device})
+  --resume        go on with the run in that folder
+  --model KIND    train another kind of model: {kinds}
+
+{prog} --help-all lists all flags:
+{chr(10).join(others)}"""
+
+
+def summary(config: Any) -> str:
+    """The first line of a dataclass's docstring."""
+    return (type(config).__doc__ or "").splitlines()[0]
 
 
 def pop(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
     """Take a flag and its value out of the arguments: it decides what the other flags are."""
-    for i, word in enumerate(arguments):
-        if word.startswith(f"{flag}="):
-            return arguments[:i] + arguments[i + 1 :], word.removeprefix(f"{flag}=")
-        if word == flag:
-            if i + 1 == len(arguments):
-                raise ValueError(f"{flag}: expected the name of a model ({', '.join(MODELS)}), got none")
-            return arguments[:i] + arguments[i + 2 :], arguments[i + 1]
-    return arguments, None
-
-
-def pop_folder(arguments: list[str]) -> tuple[list[str], Path | None]:
-    """Take --resume RUN out of the arguments; --resume without a folder stays, and means that of --out."""
-    bare = any(
-        word == "--resume" and after.startswith("-") for word, after in itertools.pairwise([*arguments, "-"])
-    )
-    if bare:
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith(f"{flag}=") else [word])]
+    if flag not in words:
         return arguments, None
-    arguments, folder = pop(arguments, "--resume")
-    return arguments, None if folder is None else Path(folder)
-
-
-def read(kind: type[Any], prog: str, arguments: list[str], default: Any = None, about: str | None = None) -> Any:
-    """Parse the flags of a class; one that it does not have is an error that names the nearest."""
-    own = flags(kind if default is None else default)
-    own += ["model"] if kind is Train else []  # which parse_train has taken already
-    for word in arguments:
-        if found := re.fullmatch(r"--?([a-zA-Z][\w.-]*)(=.*)?", word):
-            name = found[1].replace("_", "-")
-            if name not in own and name not in ("h", "help"):
-                close = spelling.flag(name, own)
-                raise ValueError(f"{word.split('=')[0]}: no such flag{close or ';'} {prog} --help lists them")
-    given = {} if default is None else {"default": default}
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said), at_least(40):
-            return tyro.cli(kind, prog=prog, args=arguments, description=about, **given)
-    except SystemExit as end:
-        if not end.code:
-            raise
-        raise ValueError(f"{unboxed(said.getvalue()).rstrip('.')}; see {prog} --help") from None
-
-
-@contextlib.contextmanager
-def at_least(columns: int) -> Iterator[None]:
-    """Draw help for a terminal of so many columns or more: in fewer than six, tyro breaks lines for ever."""
-    before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = str(max(columns, shutil.get_terminal_size().columns))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["COLUMNS"]
-        else:
-            os.environ["COLUMNS"] = before
-
-
-def unboxed(text: str) -> str:
-    """The first paragraph of an error in a box, in one line, without what it says of the class that was parsed."""
-    rows = [line.strip("│ ") for line in text.strip().splitlines()[1:]]  # the first is a title
-    parts = [
-        list(part) for words, part in itertools.groupby(rows, lambda row: bool(re.search(r"\w", row))) if words
-    ]
-    said = re.sub(r"^Error parsing ([\w.]+: )?", "", " ".join(parts[0])) if parts else text.strip()
-    if missing := re.fullmatch(r"Missing from [\w -]+: ([A-Z]+) (.)(.+?)\.? \(required\)", said):
-        return f"{missing[1]}: expected {missing[2].lower()}{missing[3]}, got none"
-    return said
-
-
-def flags(kind: Any) -> list[str]:
-    """The flags of a dataclass, or of one with its values, without their dashes; those of configs in it too."""
-    hints = typing.get_type_hints(kind if isinstance(kind, type) else type(kind), include_extras=True)
-    found = []
-    for field in dataclasses.fields(kind):
-        made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        value = made if isinstance(kind, type) else getattr(kind, field.name)
-        name = field.name.replace("_", "-")
-        if dataclasses.is_dataclass(value):
-            found += flags(value)
-        elif tyro.conf.Positional not in getattr(hints[field.name], "__metadata__", ()):
-            found += [name, f"no-{name}"] if isinstance(value, bool) else [name]
-    return found
+    at = words.index(flag)
+    if at + 1 == len(words):
+        raise ValueError(f"{flag}: expected the name of a model ({', '.join(MODELS)}), got none")
+    return words[:at] + words[at + 2 :], words[at + 1]
 
 
 def better(folder: Path, score: Score) -> str:
@@ -667,7 +600,7 @@ def writes() -> dict[str, str]:
     found: dict[str, dict[str, str]] = {device: {} for device in devices}
     for name, (_, c) in PRESETS.items():
         for device in devices:
-            if said := MODELS[c.model.kind].says(c.model, device, c.train.write).removeprefix("write: "):
+            if said := MODELS[c.model.kind].says(c.model, device, "auto").removeprefix("write: "):
                 found[device][name] = said
     shown: dict[str, str] = {}
     for device, ways in found.items():

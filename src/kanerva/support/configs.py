@@ -19,7 +19,8 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(kind: type[Config], data: Any, where: str = "config") -> Config:
     """Rebuild a config from what `to_dict` gave; an unknown field is an error, a missing one takes its default.
 
-    Where there are several kinds (`kind.of_kind`), the data say which.
+    Where there are several kinds (`kind.of_kind`), the data say which. The default of a new field must be what was
+    done before there was one.
     """
     if not isinstance(data, dict) or not data:
         raise ValueError(f"{where}: expected the fields of {kind.__name__}, got {brief(data)}")
@@ -45,24 +46,27 @@ def from_dict(kind: type[Config], data: Any, where: str = "config") -> Config:
 
 def _value(kind: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
-        if isinstance(value, kind):  # type: ignore[arg-type]
-            return value
-        return from_dict(kind, value, where)  # type: ignore[arg-type]
+        return value if isinstance(value, kind) else from_dict(kind, value, where)  # type: ignore[arg-type]
+    if not _fits(kind, value):
+        name = kind if typing.get_args(kind) else getattr(kind, "__name__", kind)
+        raise ValueError(f"{where}: expected {name}, got {brief(value)}")
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    """Whether a value is of a kind; that a word is among those of a Literal, the config checks."""
     origin, options = typing.get_origin(kind), typing.get_args(kind)
-    name = kind if options else getattr(kind, "__name__", kind)
-    wanted = f"{where}: expected {name}, got {brief(value)}"
-    if origin is tuple:
-        whole = isinstance(value, (list, tuple)) and all(isinstance(v, int) and _sound(v) for v in value)
-        if not whole or (Ellipsis not in options and len(value) != len(options)):
-            raise ValueError(wanted)
-        return tuple(value)
-    if origin in (None, types.UnionType):
-        allowed = kind | int if float in (kind, *options) else kind
+    if origin is types.UnionType:
         # a share that may be left out may also be True (DataConfig.binary); no other number may
-        either = kind is bool or (float in options and isinstance(value, bool))
-        if not isinstance(value, allowed) or not (either or _sound(value)):
-            raise ValueError(wanted)
-    return value
+        return any(_fits(option, value) for option in options) or (float in options and isinstance(value, bool))
+    if origin is tuple:
+        kinds = options[:1] * len(value) if isinstance(value, (list, tuple)) and Ellipsis in options else options
+        return isinstance(value, (list, tuple)) and len(value) == len(kinds) and all(map(_fits, kinds, value))
+    if origin is typing.Literal:
+        return isinstance(value, str)
+    if kind in (int, float):
+        return isinstance(value, int | kind) and _sound(value)
+    return isinstance(value, kind)
 
 
 def _sound(value: Any) -> bool:

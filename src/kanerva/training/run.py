@@ -3,8 +3,9 @@
 import contextlib
 import json
 import math
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,29 +15,17 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
+from ..data import changes
+from ..models.base import Model
+from ..models.checkpoint import LAST, Checkpoint, read
+from ..support.configs import from_dict, to_dict
+from ..support.files import atomic_write, lock, make_folder, sweep
+from ..support.tensors import match, save
 from .config import MOST, RunConfig
-from .data import changes
-from .fields import from_dict, to_dict
-from .models.base import Model
-from .models.checkpoint import LAST, Checkpoint, read
-from .support.files import atomic_write, lock, make_folder, sweep
-from .support.tensors import match, save
 
 # What may change when a run goes on: how long, how often it reports, where and how it computes.
-FREE = (
-    "steps",
-    "device",
-    "capture",
-    "write",
-    "compile",
-    "log_every",
-    "evaluate_every",
-    "evaluate_images",
-    "save_every",
-    "keep_every",
-    "nonfinite",
-)
-# What Adam and AdamW keep of each parameter once there was a step.
+FREE = ("steps", "device", "compute", "evaluate_every", "evaluate_images", "nonfinite")
+# What Adam keeps of each parameter once there was a step.
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
 
 
@@ -80,7 +69,6 @@ class Run:
             "random": {"seed": self.config.train.seed, "step": self.step},
             "seconds": round(self.spent + time.perf_counter() - self.began, 1),
         }
-        still_ours(path.parent)
         save(path, tensors, about, parents=False)
 
     def restore(self, path: Path) -> None:
@@ -152,10 +140,11 @@ def optimizer_key(full: str, name: str) -> str | None:
 
 def fits(config: RunConfig, saved: RunConfig, where: Path) -> None:
     """Check that a run may go on with this config; the error names the fields that differ."""
+    free = {name: getattr(config.train, name) for name in FREE}
+    if 0 in (config.train.evaluate_images, saved.train.evaluate_images):
+        del free["evaluate_images"]  # without evaluations, the images for them are trained on
     freed = replace(
-        saved,
-        data=replace(saved.data, data_dir=config.data.data_dir),
-        train=replace(saved.train, **{name: getattr(config.train, name) for name in FREE}),
+        saved, data=replace(saved.data, data_dir=config.data.data_dir), train=replace(saved.train, **free)
     )
     now, then = flat(to_dict(config)), flat(to_dict(freed))
     shared = [name for name in now if name in then]  # two kinds of model do not share all fields
@@ -187,10 +176,13 @@ def same_images(marks: dict[str, Tensor], saved: Checkpoint) -> None:
 
 
 @contextlib.contextmanager
-def claim(folder: Path, config: RunConfig, resume: bool, marks: dict[str, Tensor] | None = None) -> Iterator[None]:
+def claim(
+    folder: Path, config: RunConfig, resume: bool, marks: dict[str, Tensor] | None = None
+) -> Iterator[Callable[[], None]]:
     """Make a run's folder ours: not another run's by accident, and no second process in it.
 
-    marks: those of the images that it is to go on with.
+    marks: those of the images that it is to go on with. The function that is given checks that the folder is still
+    the same one: a lone checkpoint in a new one would be no run.
     """
     last = folder / LAST
     started = any(folder.glob("*.safetensors"))
@@ -210,33 +202,17 @@ def claim(folder: Path, config: RunConfig, resume: bool, marks: dict[str, Tensor
             sweep(folder, name)
         with atomic_write(folder / "config.json") as file:
             file.write((json.dumps(to_dict(config), indent=1) + "\n").encode())
-        CLAIMED[folder.absolute()] = identity(folder)
-        try:
-            yield
-        finally:
-            del CLAIMED[folder.absolute()]
+        place = folder.stat()
 
+        def still_ours() -> None:
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(folder.stat(), place):
+                    return
+            raise FileNotFoundError(
+                f"{folder}: the run's folder was removed or replaced during training; nothing more is saved there"
+            )
 
-# The folders of this process's runs, and what they were when they were claimed.
-CLAIMED: dict[Path, tuple[int, int] | None] = {}
-
-
-def identity(folder: Path) -> tuple[int, int] | None:
-    """What tells a folder from another one of the same name; None where there is none."""
-    try:
-        status = folder.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def still_ours(folder: Path) -> None:
-    """Check that the folder of a run has not been removed: a new one would hold one file, or be another run's."""
-    claimed = CLAIMED.get(folder.absolute())
-    if claimed is not None and identity(folder) != claimed:
-        raise FileNotFoundError(
-            f"{folder}: the run's folder was removed or replaced while it was training; nothing more is saved there"
-        )
+        yield still_ours
 
 
 @contextlib.contextmanager

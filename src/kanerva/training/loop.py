@@ -6,34 +6,31 @@ What a step draws depends on the seed and its number alone, so a resumed run goe
 
 import contextlib
 import dataclasses
-import math
-import os
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import checkpoint, distributed, kernels, plain
-from .checkpoint import Run
-from .config import RunConfig, TrainConfig
-from .data import ClassImages, find
-from .distributed import World
+from .. import kernels
+from ..data import ClassImages, find
+from ..models import MODELS, load
+from ..models.base import CodecModel, CodecModelConfig, Model, Preparation
+from ..models.checkpoint import BEST, LAST, read
+from ..support import plain
+from ..support.checks import deep_checks
+from ..support.configs import from_dict
+from ..support.files import contents
+from ..support.say import say
+from .config import COMPILES, PRECISIONS, RunConfig, TrainConfig
 from .evaluate import Score, evaluate
-from .fields import from_dict
-from .likelihood import SURE
-from .log import Log
-from .models import MODELS, BaseConfig, load
-from .models.base import CodecModel, CodecModelConfig, Model, Preparation
-from .models.checkpoint import BEST, LAST, read
+from .metrics import Log
+from .processes import Lost, World, agree, start
+from .run import Run, claim
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
-from .support.checks import deep_checks
-from .support.files import contents
-from .support.pixels import LEVEL
-from .support.say import say
 
 # Measured: results/training/colour-emoji.json.
 EXPECT = (
@@ -43,6 +40,7 @@ EXPECT = (
 )
 
 
+NONFINITE = "nonfinite.safetensors"
 # Different held-out images below which a score says little about others.
 FEW = 300
 
@@ -53,35 +51,20 @@ class NonFinite(RuntimeError):
 
 def train(config: RunConfig, folder: str | Path, resume: bool = False) -> Score | None:
     """Train a model in `folder`, or go on with the run that is there; returns the last evaluation."""
-    with distributed.start(config.train.device) as world:
+    with start(config.train.device) as world:
         return train_here(config, Path(folder), resume, world)
 
 
 def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> Score | None:
     """The part of `train` that one process does."""
-    c, kind = config.train, config.model.kind
-    if MODELS[kind].UNTRAINED:
-        raise ValueError(
-            f"model: expected one to train, got {kind}, which has nothing to learn; it is used as it is, as in "
-            f"kanerva evaluate {kind}"
-        )
-    if c.bound == "B" and MODELS[kind].online is Model.online:
-        raise ValueError(f"bound: expected L for {kind}, which has no one-pass bound B")
-    if c.autoencoder != 1 and not getattr(MODELS[kind], "AUTO", False):
-        raise ValueError(f"autoencoder: expected 1 for {kind}, which has no L_AE, got {c.autoencoder:g}")
-    start = None if c.start is None or resume else load(c.start)  # or an error, before anything is made
-    if c.batch % world.size:
-        raise ValueError(f"batch: expected a multiple of the {world.size} processes, got {c.batch}")
+    start = None if config.train.start is None or resume else load(config.train.start)
     images, held = config.data.load(world.device)
-    check_episodes(c, images)
+    config = suited(config, images, world)  # every refusal, before anything is made
+    c = config.train
     own = find(config.data.dataset) == "images"
     marks = {split.split: split.marks for split in (images, held)} if own else {}
-    config = dataclasses.replace(config, model=fit(config.model, images))
-    remarks = [held_out(images, held), advice(config, images, world)]
-    said = describe(config, world)  # before anything is made: a write that cannot be had is an error
     with contextlib.ExitStack() as stack:
-        if world.main:
-            stack.enter_context(checkpoint.claim(folder, config, resume, marks))
+        still_ours = stack.enter_context(claim(folder, config, resume, marks)) if world.main else None
         run = new_run(config, world, None if resume else images, start)
         run.marks = marks
         if resume:
@@ -89,60 +72,87 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         step = Step(run, images, world)
         log = stack.enter_context(Log(folder, world.main, c.steps, run.step))
         stop = stack.enter_context(interrupts())
-        place = folder.stat() if world.main else None
         # a NaN is to reach the loss, where the step, its terms and the state are at hand
         stack.enter_context(deep_checks(False))
+
+        def save(name: str) -> None:
+            if still_ours is not None:
+                still_ours()
+                run.save(folder / name)
+
         score, told = None, False
         if run.step >= c.steps:
             log.say(f"{folder}: already at step {run.step} of {c.steps}; --steps may be raised to go on")
         else:
-            for remark in filter(None, [said, *remarks]):
-                log.say(remark)
+            log.say(describe(config, world))
+            log.say(held_out(images, held))
+            log.say(advice(config, images, world))
 
         while run.step < c.steps:
             try:
                 drawn = step(run.step)
-            except distributed.Lost as error:
-                # what is left of the step is not made: weights are those before it
-                if world.main:
-                    run.save(folder / LAST)
-                raise distributed.Lost(f"{error}; saved at step {run.step}, --resume goes on from there") from error
+            except Lost as error:
+                save(LAST)  # what is left of the step is not made: weights are those before it
+                raise Lost(f"{error}; saved at step {run.step}, --resume goes on from there") from error
             run.step += 1
             log.step(run.step, drawn)
             last = run.step == c.steps
-            logging = due(run.step, c.log_every) or last
-            # weights are not chosen by images that they were trained on
-            scoring = images.split == "train" and c.evaluate_every > 0 and (due(run.step, c.evaluate_every) or last)
+            logging, keeping = (last or run.step % every == 0 for every in (c.log_every, c.evaluate_every))
             # a GPU works ahead while nobody asks how it went
-            looking = world.device.type != "cuda" or logging or scoring
+            looking = world.device.type != "cuda" or logging or keeping
             if looking:
-                handle_nonfinite(run, step.bad(), folder, world, log)
+                handle_nonfinite(run, step.bad(), save, log)
             if logging:
-                still_there(folder, place)
+                if still_ours is not None:
+                    still_ours()
                 log.train(run.step, step.values(), learning_rate(run.step - 1, c))
-            if scoring and world.main:
+            # weights are not chosen by images that they were trained on
+            if keeping and c.evaluate_images and world.main and images.split == "train":
                 score = evaluate(run.best_weights(), held, c.lengths[0], c.evaluate_images, extra=False)
                 log.score(run.step, score)
                 if score.nats < run.best:
                     run.best, run.best_step = score.nats, run.step
-                    still_there(folder, place)
-                    run.save(folder / BEST)
+                    save(BEST)
                 elif score.nats > run.best + 2 * score.nats_stderr and not told:
                     log.say(risen(run))
                     told = True
-            stopping = (looking or world.size == 1) and distributed.agree(stop(), world)
-            saving, keeping = due(run.step, c.save_every) or last or stopping, due(run.step, c.keep_every)
-            if saving or keeping:
-                still_there(folder, place)
-                handle_nonfinite(run, step.bad(), folder, world, log)
-            if saving and world.main:
-                run.save(folder / LAST)
-            if keeping and world.main:
-                run.save(folder / f"step-{run.step:07d}.safetensors")
+            stopping = (looking or world.size == 1) and agree(stop(), world)
+            if keeping or stopping:
+                handle_nonfinite(run, step.bad(), save, log)
+                save(LAST)
             if stopping:
                 log.say(f"stopped at step {run.step}; kanerva train --resume {folder} goes on from here")
                 break
         return score
+
+
+def suited(config: RunConfig, images: ClassImages, world: World) -> RunConfig:
+    """The config with the images' shape and likelihood; whatever cannot be trained so is refused here."""
+    c, kind = config.train, MODELS[config.model.kind]
+    name = config.model.kind
+    model = dataclasses.replace(config.model, image=images.shape, likelihood=images.likelihood)
+    images.check_classes((c.related or (0,))[0] or None)
+    classes = (c.related or (0,))[0] or None
+    most = images.fewest(classes)
+    for flag, sound, wanted, came in (
+        ("model", not kind.UNTRAINED, "one to train; kanerva evaluate takes this one as it is", name),
+        ("bound", c.bound in kind.BOUNDS, f"{' or '.join(kind.BOUNDS)} for {name}", c.bound),
+        ("autoencoder", c.autoencoder == 1 or kind.AUTO, f"1 for {name}, which has no L_AE", c.autoencoder),
+        ("batch", c.batch % world.size == 0, f"a multiple of the {world.size} processes", c.batch),
+        (
+            "lengths",
+            not c.unwritten or max(c.lengths) <= most,
+            f"at most {most} with images unwritten: none comes twice, and so many have "
+            f"{classes or images.num_classes} of the {images.num_classes} classes of {images.name}/{images.split}",
+            max(c.lengths),
+        ),
+    ):
+        if not sound:
+            raise ValueError(f"{flag}: expected {wanted}, got {came}")
+    model.check()
+    fitted = dataclasses.replace(config, model=model)
+    describe(fitted, world)  # a write that cannot be had is an error
+    return fitted
 
 
 def new_run(config: RunConfig, world: World, images: ClassImages | None = None, start: Model | None = None) -> Run:
@@ -155,7 +165,8 @@ def new_run(config: RunConfig, world: World, images: ClassImages | None = None, 
     if start is not None:
         model.begin_as(start.to(world.device))
     precision, compiled = how(c, world)
-    model.prepare(Preparation(torch.bfloat16 if precision == "bfloat16" else None, compiled, c.write))
+    dtype = torch.bfloat16 if precision == "bfloat16" else None
+    model.prepare(Preparation(dtype, compiled, c.word(kernels.BACKENDS), c.bound == "strict"))
     average = AveragedModel(model, device=world.device) if c.average else None  # its copy is not compiled
     return Run(config, model, average, make_optimizer(model, c, world))
 
@@ -163,11 +174,10 @@ def new_run(config: RunConfig, world: World, images: ClassImages | None = None, 
 def how(config: TrainConfig, world: World) -> tuple[str, bool]:
     """The codec's precision, and whether it is compiled."""
     gpu = world.device.type == "cuda"
-    precision = config.precision
+    precision, compiled = config.word(PRECISIONS), config.word(COMPILES)
     if precision == "auto":
         precision = "bfloat16" if gpu and torch.cuda.is_bf16_supported() else "float32"
-    compiled = config.compile == "yes" or (config.compile == "auto" and gpu and kernels.C_COMPILER)
-    return precision, compiled
+    return precision, compiled == "compiled" or (compiled == "auto" and gpu and kernels.C_COMPILER)
 
 
 def describe(config: RunConfig, world: World) -> str:
@@ -180,7 +190,7 @@ def describe(config: RunConfig, world: World) -> str:
     precision, compiled = how(c, world)
     has_codec = issubclass(MODELS[config.model.kind], CodecModel)
     codec = f"codec: {precision}{', compiled' if compiled else ''}" if has_codec else ""
-    own = MODELS[config.model.kind].says(config.model, world.device.type, c.write)
+    own = MODELS[config.model.kind].says(config.model, world.device.type, c.word(kernels.BACKENDS))
     return "; ".join(filter(None, (f"device: {device}", own, codec, captured)))
 
 
@@ -227,37 +237,7 @@ def advice(config: RunConfig, images: ClassImages, world: World) -> str:
     return ""
 
 
-def check_episodes(c: TrainConfig, images: ClassImages) -> None:
-    """Check that there are images enough for every step, not only the first: they differ in length."""
-    images.check_classes(c.classes)
-    most, n = images.fewest(c.classes), images.num_classes
-    if c.unwritten and c.plain < 1 and max(c.lengths) > most:
-        raise ValueError(
-            f"lengths: expected at most {most}, got {max(c.lengths)}: with --unwritten no image comes twice in an "
-            f"episode, and {c.classes or n} of the {n} classes of {images.name}/{images.split} may have no more"
-        )
-
-
-def fit(config: BaseConfig, images: ClassImages) -> BaseConfig:
-    """Give the model the images' shape and likelihood."""
-    fitted = dataclasses.replace(config, image=images.shape, likelihood=images.likelihood)
-    if isinstance(fitted, CodecModelConfig) and fitted.pixels == "levels":
-        if fitted.binary:
-            raise ValueError(f"pixels: expected points for {images.name}, whose images are binary, got levels")
-        least = math.hypot(LEVEL / math.sqrt(12), SURE)
-        if fitted.min_scale < least:
-            raise ValueError(
-                f"min_scale: expected {least:.5f} or more with pixels levels, which take no notice of less, "
-                f"got {fitted.min_scale:g}; try --min-scale 0.0025"
-            )
-    return fitted
-
-
-def due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
-
-
-def handle_nonfinite(run: Run, bad: Bad | None, folder: Path, world: World, log: Log) -> None:
+def handle_nonfinite(run: Run, bad: Bad | None, save: Callable[[str], None], log: Log) -> None:
     """Say which step and values went wrong; stop with the state saved to look at, or go on without this step."""
     if bad is None:
         return
@@ -266,24 +246,10 @@ def handle_nonfinite(run: Run, bad: Bad | None, folder: Path, world: World, log:
         log.nonfinite(bad.step, text + (f"; {bad.steps - 1} more by step {run.step}" if bad.steps > 1 else ""))
         return
     run.step = bad.step  # since then nothing has changed
-    path = folder / "nonfinite.safetensors"
-    if world.main:
-        run.save(path)
+    save(NONFINITE)
     raise NonFinite(
-        f"{text}. The weights before this step are in {path}; last.safetensors is as it was. Usual causes: "
+        f"{text}. The weights before this step are in {NONFINITE}; {LAST} is as it was. Usual causes: "
         f"a learning rate that is too high, blank images under a normalisation. --nonfinite skip leaves them out"
-    )
-
-
-def still_there(folder: Path, place: os.stat_result | None) -> None:
-    """Check that the run's folder is the one that it began in; a lone checkpoint in a new one would be no run."""
-    if place is None:
-        return
-    with contextlib.suppress(FileNotFoundError):
-        if os.path.samestat(folder.stat(), place):
-            return
-    raise FileNotFoundError(
-        f"{folder}: the run's folder was removed or replaced during training; nothing was saved"
     )
 
 
