@@ -357,7 +357,7 @@ def _read_records(root: Path, paths: list[Path], fit: Fit) -> Iterator[Found]:
     from . import tfrecord
 
     size = sum((_base(root) / path).stat().st_size for path in paths)
-    with bar(f"reading {root.name}", size, unit="bytes") as step:
+    with bar(f"reading {root.name}", size) as step:
         for path in paths:
             for number, record in enumerate(tfrecord.records(_base(root) / path)):
                 place = f"{_base(root) / path}: record {number}"
