@@ -18,9 +18,10 @@ import torch.multiprocessing as mp
 import kanerva
 from cases import case, normal
 from conftest import cuda
-from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, memory, storage
+from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, memory
 from kanerva.fields import to_dict
 from kanerva.step import Plan, Step, loss_of
+from kanerva.support import tensors as storage
 from kanerva.train import fit, new_run, train_here
 from small import metrics, tiny
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kanerva.experiments.tables import Table
+from kanerva.lab.tables import Table
 from kanerva.support import say
 
 # A window's title, a cleared screen, a line of its own, colours in one character, and text from right to left.

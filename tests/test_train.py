@@ -32,18 +32,19 @@ from kanerva import (
     DKMConfig,
     RunConfig,
     Score,
+    Terms,
     TrainConfig,
     checkpoint,
-    objective,
-    storage,
+    files,
 )
 from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
 from kanerva.fields import from_dict, to_dict
 from kanerva.log import Log
-from kanerva.models.vae import VAEConfig
+from kanerva.models.checkpoint import taken
+from kanerva.models.rivals.vae import VAEConfig
 from kanerva.step import Plan, Step, learning_rate, loss_of, plan_of, step_seed, update_average, why_not_captured
-from kanerva.terms import Terms
+from kanerva.support import tensors as storage
 from kanerva.train import NonFinite, advice, fit, interrupts, new_run, saved_config
 from small import metrics, patterns, tiny
 
@@ -146,8 +147,9 @@ def test_metrics_report_every_term(tmp_path: Path) -> None:
     assert first["nats"] == pytest.approx(first["reconstruction"] + first["kl_weights"], rel=1e-5)
     total = first["nats"] + first["kl_memory"] + first["autoencoder"]
     assert first["loss"] == pytest.approx(total, rel=1e-5)
-    tests = [row["test"] for row in metrics(tmp_path / "run") if "test" in row]
-    assert [set(row) >= terms | {"nats_stderr", "images"} for row in tests] == [True, True]
+    scores = [row["validation"] for row in metrics(tmp_path / "run") if "validation" in row]
+    assert [set(row) >= terms | {"nats_stderr", "images"} for row in scores] == [True, True]
+    assert [row["split"] for row in scores] == ["validation", "validation"]
 
 
 def test_checkpoints_last_best_and_kept(tmp_path: Path) -> None:
@@ -162,8 +164,8 @@ def test_checkpoints_last_best_and_kept(tmp_path: Path) -> None:
 def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
     kanerva.train(tiny(tmp_path, average=0.5), tmp_path / "run")
     tensors, _ = storage.load(tmp_path / "run" / "last.safetensors")
-    assert not torch.equal(tensors["average.R0"], tensors["model.R0"])
-    assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.R0"])
+    assert not torch.equal(tensors["average.memory.R0"], tensors["model.memory.R0"])
+    assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.memory.R0"])
 
 
 def test_the_average_warms_up() -> None:
@@ -279,7 +281,7 @@ def test_what_is_read_but_not_written_is_in_the_loss(tmp_path: Path) -> None:
     assert read is not None
     assert kl_memory is not None
     assert read.log_lik_auto is not None
-    wanted = objective.given(read).sum(-1) + kl_memory
+    wanted = read.each().sum(-1) + kl_memory
     torch.testing.assert_close(loss, (wanted / 5 - read.log_lik_auto.mean(-1)).mean())
 
 
@@ -349,7 +351,7 @@ def test_a_model_without_l_ae_refuses_to_weigh_it(tmp_path: Path) -> None:
 
 def test_without_l_ae_an_infinite_one_does_not_count() -> None:
     terms = Terms(torch.tensor([[-2.0]]), torch.tensor([[-math.inf]]), torch.tensor([[1.0]]), torch.tensor([0.5]))
-    assert float(objective.loss(terms, 0.0)) == 3.5
+    assert float(terms.loss(0.0)) == 3.5
 
 
 def test_options_that_a_data_set_does_not_have_are_refused(tmp_path: Path) -> None:
@@ -694,7 +696,7 @@ def test_a_nan_that_is_noticed_late_stops_the_run_on_cuda(
         kanerva.train(config, tmp_path / "run")
     tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
     assert about["step"] == 3
-    assert int(tensors["optimizer.step.R0"]) == 3
+    assert int(tensors["optimizer.step.memory.R0"]) == 3
     assert not (tmp_path / "run" / "last.safetensors").exists()
 
 
@@ -783,7 +785,7 @@ def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path)
-    original = storage.save
+    original = tensors.save
 
     def save(path: Path, tensors: Any, about: Any, **how: Any) -> None:
         if about["step"] == 4:
@@ -793,7 +795,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage, "save", save)
+    monkeypatch.setattr(files, "save", save)
     with pytest.raises(OSError, match=r"No space left on device: .*last.safetensors could not be written"):
         kanerva.train(config, tmp_path / "run")
     monkeypatch.undo()
@@ -803,7 +805,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
 
 def test_a_folder_removed_during_training_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a new folder with one file; nor is another run's folder of the same name written to."""
-    original, folder = storage.save, tmp_path / "run"
+    original, folder = tensors.save, tmp_path / "run"
 
     def save(path: Path, tensors: Any, about: Any, **how: Any) -> None:
         original(path, tensors, about, **how)
@@ -811,7 +813,7 @@ def test_a_folder_removed_during_training_is_an_error(tmp_path: Path, monkeypatc
         if replaced:
             folder.mkdir()
 
-    monkeypatch.setattr(storage, "save", save)
+    monkeypatch.setattr(files, "save", save)
     for replaced in (False, True):
         with pytest.raises(FileNotFoundError, match=r"run: the run's folder was removed or replaced"):
             kanerva.train(tiny(tmp_path, evaluate_every=0), folder)
@@ -964,7 +966,7 @@ def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.wait(120) == 0
     assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 30
-    assert metrics(tmp_path / "run")[-1]["test"]["images"] >= 8
+    assert metrics(tmp_path / "run")[-1]["validation"]["images"] >= 8
 
 
 def test_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -1041,7 +1043,7 @@ def test_metrics_hold_no_nan(tmp_path: Path) -> None:
         math.nan, math.inf, 1.0, None, None, None, None, None, 8, 2, 4, None, 0, {"x": {"mean": math.nan}}
     )
     with Log(tmp_path, True, 3, 0) as log:
-        log.test(1, score)
+        log.score(1, score)
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
     assert metrics(tmp_path)[0]["test"]["extra"] == {"x": {"mean": None}}
 
@@ -1118,34 +1120,52 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
     path.write_bytes(whole[:-5] + bytes([whole[-5] ^ 1]) + whole[-4:])
     with pytest.raises(ValueError, match="damaged: its numbers or its description are not those that were written"):
         kanerva.load(path)
-    assert kanerva.load(tmp_path / "run").config.rows == 4  # type: ignore[attr-defined]
+    assert kanerva.load(tmp_path / "run").config.rows == 4
     tensors, about = storage.load(tmp_path / "run" / "last.safetensors")
     few = {name: x for name, x in tensors.items() if not name.startswith("optimizer")}
     storage.save(
         tmp_path / "run" / "last.safetensors", few, {k: about[k] for k in ("model", "run", "step", "best")}
     )
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
-    with pytest.raises(ValueError, match=r"state for R0: expected .*, got exp_avg, exp_avg_sq, step missing"):
+    with pytest.raises(
+        ValueError, match=r"state for log_weight_var: expected .*, got exp_avg, exp_avg_sq, step missing"
+    ):
         kanerva.train(longer, tmp_path / "run", resume=True)
-    storage.save(path, {**tensors, "model.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
+    storage.save(path, {**tensors, "model.memory.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
     with pytest.raises(ValueError, match=r"R0: expected shape \(4, 6\), got \(3, 6\)"):
         kanerva.load(path)
-    storage.save(path, {k: v for k, v in tensors.items() if k != "model.R0"}, {"model": about["model"]})
-    with pytest.raises(ValueError, match=r"missing \['R0'\]"):
+    storage.save(path, {k: v for k, v in tensors.items() if k != "model.memory.R0"}, {"model": about["model"]})
+    with pytest.raises(ValueError, match=r"missing \['memory.R0'\]"):
         kanerva.load(path)
 
 
 @pytest.mark.parametrize(
     ("tensors", "about", "message"),
     [
-        ({"optimizer.exp_avg_sq.R0": None}, {}, r"state for R0: expected .*, got exp_avg_sq missing"),
-        ({"optimizer.step.R0": torch.zeros(2)}, {}, r"state for R0: step: expected shape \(\), got \(2,\)"),
-        ({"optimizer.exp_avg.R0": torch.zeros(4, 5)}, {}, r"state for R0: exp_avg: expected shape \(4, 6\)"),
-        ({"optimizer.exp_avg.R0": torch.full((4, 6), torch.nan)}, {}, "state for R0: exp_avg: expected finite"),
+        ({"optimizer.exp_avg_sq.memory.R0": None}, {}, r"state for memory.R0: expected .*, got exp_avg_sq missing"),
+        (
+            {"optimizer.step.memory.R0": torch.zeros(2)},
+            {},
+            r"state for memory.R0: step: expected shape \(\), got \(2,\)",
+        ),
+        (
+            {"optimizer.exp_avg.memory.R0": torch.zeros(4, 5)},
+            {},
+            r"state for memory.R0: exp_avg: expected shape \(4, 6\)",
+        ),
+        (
+            {"optimizer.exp_avg.memory.R0": torch.full((4, 6), torch.nan)},
+            {},
+            "state for memory.R0: exp_avg: expected finite",
+        ),
         ({"averaged": torch.zeros(3)}, {}, r"averaged: expected shape \(\), got \(3,\)"),
         ({"averaged": torch.tensor(1.5)}, {}, "averaged: expected torch.int64, got torch.float32"),
-        ({"average.R0": torch.zeros(4, 6, dtype=torch.int32)}, {}, "R0: expected torch.float32, got torch.int32"),
-        ({"model.R0": torch.full((4, 6), torch.inf)}, {}, "R0: expected finite values, got 24"),
+        (
+            {"average.memory.R0": torch.zeros(4, 6, dtype=torch.int32)},
+            {},
+            "R0: expected torch.float32, got torch.int32",
+        ),
+        ({"model.memory.R0": torch.full((4, 6), torch.inf)}, {}, "R0: expected finite values, got 24"),
         ({}, {"step": True}, "step: expected a whole number from 0 to 2.53, got True"),
         ({}, {"step": 10**30}, "step: expected a whole number .*, got 1000000"),
         ({}, {"step": -1}, "step: expected a whole number .*, got -1"),
@@ -1206,11 +1226,11 @@ def test_a_run_goes_on_with_the_same_images_alone(tmp_path: Path) -> None:
     kanerva.train(config, folder)
     more = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=4))
     whole, before = patterns(tmp_path).read_bytes(), (folder / "last.safetensors").read_bytes()
-    train, test = config.data.load()
-    number = [int(images.labels[0]) * 4 for images in (train, train, test)]  # labels name the classes
+    train, held = config.data.load()
+    number = [int(images.labels[0]) * 4 for images in (train, train, held)]  # labels name the classes
     number[1] += 1
     changed(tmp_path / "bits.npz", *number)
-    said = r"not those that the run was started with: train images: 2 changed; test images: 1 changed; go on with"
+    said = r"the run was started with: train images: 2 changed; validation images: 1 changed; go on with"
     with pytest.raises(ValueError, match=rf"{said}.* --start {re.escape(str(folder))} --out ANOTHER"):
         kanerva.train(more, folder, resume=True)
     assert (folder / "last.safetensors").read_bytes() == before
@@ -1252,11 +1272,11 @@ def rising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_score_that_rises_is_said(rising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kanerva.train(tiny(tmp_path, evaluate_every=2), rising)
     said = " ".join(capsys.readouterr().err.split())
-    assert said.count("the test score has risen") == 1
-    assert "the test score has risen: it was 10.00 at step 4, kept in best.safetensors" in said
+    assert said.count("the validation score has risen") == 1
+    assert "the validation score has risen: it was 10.00 at step 4, kept in best.safetensors" in said
     config = tiny(tmp_path)
-    train, test = config.data.load()
-    assert f"{len(train)} images to train on, {test.different} different ones held out for tests: too few" in said
+    train, held = config.data.load()
+    assert f"{len(train)} images to train on, {held.different} different ones held out for validation: too" in said
 
 
 def test_a_run_stands_for_its_best_checkpoint(rising: Path, tmp_path: Path) -> None:
@@ -1265,11 +1285,8 @@ def test_a_run_stands_for_its_best_checkpoint(rising: Path, tmp_path: Path) -> N
     assert steps == {"best": 4, "last": 6}
     assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "best.safetensors").R0)
     assert not torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "last.safetensors").R0)
-    assert (
-        storage.taken(rising)
-        == f"{rising / 'best.safetensors'}, the checkpoint with the best test score of the run"
-    )
-    assert storage.taken(rising / "last.safetensors") == storage.taken("omniglot") == ""
+    assert taken(rising) == f"{rising / 'best.safetensors'}, the checkpoint with the best test score of the run"
+    assert taken(rising / "last.safetensors") == taken("omniglot") == ""
     (rising / "best.safetensors").unlink()
     assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "last.safetensors").R0)
-    assert storage.taken(rising) == ""
+    assert taken(rising) == ""

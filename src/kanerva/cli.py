@@ -6,7 +6,7 @@ import sys
 import traceback
 from typing import NoReturn
 
-from . import __version__, experiments
+from . import __version__, lab
 from .spelling import nearest
 from .support.say import end_output, prepare, printable, say
 
@@ -75,8 +75,8 @@ def answer(command: str, arguments: list[str]) -> None:
         raise ValueError(f"command: expected one of {known}, got {command!r}{nearest(command, COMMANDS)}")
     elif command == "experiment" and (not arguments or arguments[0] in ("-h", "--help")):
         print(f"{names()}\n\nkanerva experiment NAME --help lists the flags of one.")
-    elif command == "experiment" and arguments[0] not in experiments.EXPERIMENTS:
-        known, close = ", ".join(experiments.EXPERIMENTS), nearest(arguments[0], experiments.EXPERIMENTS)
+    elif command == "experiment" and arguments[0] not in lab.EXPERIMENTS:
+        known, close = ", ".join(lab.EXPERIMENTS), nearest(arguments[0], lab.EXPERIMENTS)
         raise ValueError(f"experiment: expected one of {known}, got {arguments[0]!r}{close}")
     else:
         from .commands import parse
@@ -121,7 +121,7 @@ def first_line(error: Exception) -> str:
 
 def names() -> str:
     """The experiments, one a line."""
-    return "\n".join(f"  {name:12} {entry.line}" for name, entry in experiments.EXPERIMENTS.items())
+    return "\n".join(f"  {name:12} {line}" for name, line in lab.EXPERIMENTS.items())
 
 
 def usage() -> str:

@@ -17,20 +17,22 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import checkpoint, distributed, kernels, plain, storage
+from . import checkpoint, distributed, kernels, plain
 from .checkpoint import Run
-from .checks import deep_checks
 from .config import RunConfig, TrainConfig
 from .data import ClassImages, find
 from .distributed import World
 from .evaluate import Score, evaluate
 from .fields import from_dict
-from .likelihood import LEVEL, SURE
+from .likelihood import SURE
 from .log import Log
 from .models import MODELS, BaseConfig, load
 from .models.base import CodecModel, CodecModelConfig, Model, Preparation
+from .models.checkpoint import BEST, LAST, read
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
+from .support.checks import deep_checks
 from .support.files import contents
+from .support.pixels import LEVEL
 from .support.say import say
 
 # Measured: results/training/colour-emoji.json.
@@ -41,7 +43,7 @@ EXPECT = (
 )
 
 
-# Different test images below which a score says little about others.
+# Different held-out images below which a score says little about others.
 FEW = 300
 
 
@@ -70,12 +72,12 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
     start = None if c.start is None or resume else load(c.start)  # or an error, before anything is made
     if c.batch % world.size:
         raise ValueError(f"batch: expected a multiple of the {world.size} processes, got {c.batch}")
-    images, test = config.data.load(world.device)
+    images, held = config.data.load(world.device)
     check_episodes(c, images)
     own = find(config.data.dataset) == "images"
-    marks = {split.split: split.marks for split in (images, test)} if own else {}
+    marks = {split.split: split.marks for split in (images, held)} if own else {}
     config = dataclasses.replace(config, model=fit(config.model, images))
-    remarks = [held_out(images, test), advice(config, images, world)]
+    remarks = [held_out(images, held), advice(config, images, world)]
     said = describe(config, world)  # before anything is made: a write that cannot be had is an error
     with contextlib.ExitStack() as stack:
         if world.main:
@@ -83,7 +85,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         run = new_run(config, world, None if resume else images, start)
         run.marks = marks
         if resume:
-            run.restore(folder / storage.LAST)
+            run.restore(folder / LAST)
         step = Step(run, images, world)
         log = stack.enter_context(Log(folder, world.main, c.steps, run.step))
         stop = stack.enter_context(interrupts())
@@ -103,13 +105,14 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
             except distributed.Lost as error:
                 # what is left of the step is not made: weights are those before it
                 if world.main:
-                    run.save(folder / storage.LAST)
+                    run.save(folder / LAST)
                 raise distributed.Lost(f"{error}; saved at step {run.step}, --resume goes on from there") from error
             run.step += 1
             log.step(run.step, drawn)
             last = run.step == c.steps
             logging = due(run.step, c.log_every) or last
-            scoring = c.evaluate_every > 0 and (due(run.step, c.evaluate_every) or last)
+            # weights are not chosen by images that they were trained on
+            scoring = images.split == "train" and c.evaluate_every > 0 and (due(run.step, c.evaluate_every) or last)
             # a GPU works ahead while nobody asks how it went
             looking = world.device.type != "cuda" or logging or scoring
             if looking:
@@ -118,12 +121,12 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
                 still_there(folder, place)
                 log.train(run.step, step.values(), learning_rate(run.step - 1, c))
             if scoring and world.main:
-                score = evaluate(run.best_weights(), test, c.lengths[0], c.evaluate_images, extra=False)
-                log.test(run.step, score)
+                score = evaluate(run.best_weights(), held, c.lengths[0], c.evaluate_images, extra=False)
+                log.score(run.step, score)
                 if score.nats < run.best:
                     run.best, run.best_step = score.nats, run.step
                     still_there(folder, place)
-                    run.save(folder / storage.BEST)
+                    run.save(folder / BEST)
                 elif score.nats > run.best + 2 * score.nats_stderr and not told:
                     log.say(risen(run))
                     told = True
@@ -133,7 +136,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
                 still_there(folder, place)
                 handle_nonfinite(run, step.bad(), folder, world, log)
             if saving and world.main:
-                run.save(folder / storage.LAST)
+                run.save(folder / LAST)
             if keeping and world.main:
                 run.save(folder / f"step-{run.step:07d}.safetensors")
             if stopping:
@@ -181,10 +184,12 @@ def describe(config: RunConfig, world: World) -> str:
     return "; ".join(filter(None, (f"device: {device}", own, codec, captured)))
 
 
-def held_out(images: ClassImages, test: ClassImages) -> str:
-    """How many images there are to train on and to test with, and what that means where they are few."""
-    said = f"{len(images):,} images to train on, {test.different:,} different ones held out for tests"
-    if test.different < FEW:
+def held_out(images: ClassImages, held: ClassImages) -> str:
+    """How many images there are to train on and to validate with, and what that means where they are few."""
+    if images.split != "train":
+        return f"{len(images):,} images to train on, those for validation among them: the last weights are kept"
+    said = f"{len(images):,} images to train on, {held.different:,} different ones held out for validation"
+    if held.different < FEW:
         said += (
             ": too few for a score that says much about others. Every score is of the same ones, drawn again and "
             "again, and its ± does not cover that"
@@ -196,8 +201,8 @@ def risen(run: Run) -> str:
     """What to say where a score is worse than the best of the run."""
     when = "" if run.best_step is None else f" at step {run.best_step:,}"
     return (
-        f"the test score has risen: it was {run.best:.2f}{when}, kept in {storage.BEST}; usual cause: too few "
-        f"images, which are learned by heart"
+        f"the validation score has risen: it was {run.best:.2f}{when}, kept in {BEST}; usual cause: too "
+        f"few images, which are learned by heart"
     )
 
 
@@ -290,13 +295,11 @@ def saved_config(folder: Path) -> RunConfig:
     try:
         return from_dict(RunConfig, plain.loads(contents(path)), str(path))
     except (OSError, ValueError) as error:
-        last = folder / storage.LAST
+        last = folder / LAST
         if not last.exists():
-            raise FileNotFoundError(
-                f"{folder}: no run to resume; expected config.json and {storage.LAST}"
-            ) from None
+            raise FileNotFoundError(f"{folder}: no run to resume; expected config.json and {LAST}") from None
         say(f"{path}: cannot be read ({error}); taking the config from {last}")
-        return from_dict(RunConfig, storage.load(last)[1].get("run"), f"{last}: run")
+        return from_dict(RunConfig, read(last).about.get("run"), f"{last}: run")
 
 
 @contextlib.contextmanager

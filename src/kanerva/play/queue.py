@@ -187,7 +187,7 @@ class Background:
         try:
             if not stop.is_set():
                 with watching(watch):
-                    inside.contents = frame.contents(model, state, known=inside.known)
+                    inside.contents = frame.contents(model.retriever, state, known=inside.known)
         except Stopped:
             pass
         except Exception:
