@@ -186,6 +186,7 @@ def header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
 LIES = {
     "petabytes": header((10**6, 10**9)),
     "more than there is": header((4, 2)) + b"1234",
+    "less than there is": header((2,)) + b"1234",
     "negative sizes": header((-2, -2)) + b"1234",
     "objects": header((1,), "|O") + b"12345678",
     "no header": b"\x93NUMPY\x01\x00\x10\x00((((((((",
