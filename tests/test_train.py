@@ -127,8 +127,18 @@ def test_metrics_report_every_term(tmp_path: Path) -> None:
     assert first["nats"] == pytest.approx(first["reconstruction"] + first["kl_weights"], rel=1e-5)
     total = first["nats"] + first["kl_memory"] + first["autoencoder"]
     assert first["loss"] == pytest.approx(total, rel=1e-5)
-    tests = [row["test"] for row in metrics(tmp_path / "run") if "test" in row]
-    assert [set(row) >= terms | {"nats_stderr", "images"} for row in tests] == 3 * [True]
+    scores = [row["validation"] for row in metrics(tmp_path / "run") if "validation" in row]
+    assert [set(row) >= terms | {"nats_stderr", "images"} for row in scores] == [True, True]
+    assert [row["split"] for row in scores] == ["validation", "validation"]
+
+
+def test_checkpoints_last_best_and_kept(tmp_path: Path) -> None:
+    kanerva.train(tiny(tmp_path, keep_every=4), tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").glob("*.safetensors")}
+    assert names == {"last.safetensors", "best.safetensors", "step-0000004.safetensors"}
+    assert storage.load(tmp_path / "run" / "step-0000004.safetensors")[1]["step"] == 4
+    model = kanerva.load(tmp_path / "run" / "last.safetensors")
+    assert model.config.image == (1, 8, 8)
 
 
 def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
@@ -804,7 +814,7 @@ def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.wait(120) == 0
     assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 30
-    assert metrics(tmp_path / "run")[-1]["test"]["images"] >= 8
+    assert metrics(tmp_path / "run")[-1]["validation"]["images"] >= 8
 
 
 def test_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -834,7 +844,7 @@ def test_metrics_hold_no_nan(tmp_path: Path) -> None:
         math.nan, math.inf, 1.0, None, None, None, None, None, 8, 2, 4, None, 0, {"x": {"mean": math.nan}}
     )
     with Log(tmp_path, True, 3, 0) as log:
-        log.test(1, score)
+        log.score(1, score)
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
     assert metrics(tmp_path)[0]["test"]["extra"] == {"x": {"mean": None}}
 
@@ -953,11 +963,11 @@ def test_a_run_goes_on_with_the_same_images_alone(tmp_path: Path) -> None:
     kanerva.train(config, folder)
     more = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=4))
     whole, before = patterns(tmp_path).read_bytes(), (folder / "last.safetensors").read_bytes()
-    train, test = config.data.load()
-    number = [int(images.labels[0]) * 4 for images in (train, train, test)]  # labels name the classes
+    train, held = config.data.load()
+    number = [int(images.labels[0]) * 4 for images in (train, train, held)]  # labels name the classes
     number[1] += 1
     changed(tmp_path / "bits.npz", *number)
-    said = r"not those that the run was started with: train images: 2 changed; test images: 1 changed; go on with"
+    said = r"the run was started with: train images: 2 changed; validation images: 1 changed; go on with"
     with pytest.raises(ValueError, match=rf"{said}.* --start {re.escape(str(folder))} --out ANOTHER"):
         kanerva.train(more, folder, resume=True)
     assert (folder / "last.safetensors").read_bytes() == before
@@ -987,8 +997,15 @@ def test_a_score_that_rises_is_said_and_the_best_checkpoint_stands_for_the_run(
 ) -> None:
     kanerva.train(tiny(tmp_path, evaluate_every=2), rising)
     said = " ".join(capsys.readouterr().err.split())
-    assert said.count("score has risen") == 1
-    assert "has risen: it was 10.00 at step 4, kept in best.safetensors" in said
+    assert said.count("the validation score has risen") == 1
+    assert "the validation score has risen: it was 10.00 at step 4, kept in best.safetensors" in said
+    config = tiny(tmp_path)
+    train, held = config.data.load()
+    assert f"{len(train)} images to train on, {held.different} different ones held out for validation: too" in said
+
+
+def test_a_run_stands_for_its_best_checkpoint(rising: Path, tmp_path: Path) -> None:
+    kanerva.train(tiny(tmp_path, evaluate_every=2), rising)
     steps = {path.stem: storage.load(path)[1]["step"] for path in rising.glob("*.safetensors")}
     assert steps == {"best": 4, "last": 6}
     assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "best.safetensors").R0)

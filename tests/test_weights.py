@@ -10,7 +10,7 @@ import torch
 import kanerva
 from kanerva import RunConfig
 from kanerva.app.train import parse
-from kanerva.data import corruption
+from kanerva.data import damage
 from kanerva.lab.measures import distances, distinct
 from kanerva.models import checkpoint
 from kanerva.support.configs import from_dict
@@ -85,7 +85,7 @@ def test_the_omniglot_model_recalls_what_is_damaged() -> None:
     generator = torch.Generator().manual_seed(0)
     x = distinct(images, 1, 32, generator)
     state = model.write(x)
-    flipped, halved = corruption.flips(x[:, :16], 0.15, generator), corruption.half(x[:, 16:], "right")
+    flipped, halved = damage.flips(x[:, :16], 0.15, generator), damage.half(x[:, 16:], "right")
     for cue, stored in ((flipped, torch.arange(16)), (halved, torch.arange(16, 32))):
         with torch.no_grad():
             usual = model.recall(state, cue.x, 5, "least-squares").x[-1]

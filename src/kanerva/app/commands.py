@@ -8,7 +8,6 @@ import collections
 import dataclasses
 import platform
 import re
-import shlex
 from collections.abc import Callable
 from inspect import cleandoc
 from pathlib import Path
@@ -18,8 +17,8 @@ import torch
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from .. import __version__, lab, own
-from ..data.images import is_image, is_sheet, write_sheet
+from .. import __version__, lab
+from ..data.own import is_sheet, write_sheet
 from ..lab.runner import find
 from ..lab.runner import flags as flags_of
 from ..models import DKM, MODELS, Model, load
@@ -27,6 +26,7 @@ from ..models.checkpoint import LAST, locate, read, save_state, taken
 from ..nn import Writing
 from ..support import checks, plain
 from ..support.files import atomic_write, cache_dir, check_writable
+from ..support.pixels import INK
 from ..support.say import printable, say, show
 from ..training.config import DataConfig
 from ..training.evaluate import Score, mean_image_nats
@@ -34,6 +34,7 @@ from ..training.evaluate import evaluate as score_of
 from ..training.loop import FEW
 from ..training.presets import PRESETS
 from ..training.processes import choose
+from . import recall as own
 from . import sheets
 from .inspect import chosen, inside, often
 from .train import train
@@ -90,7 +91,6 @@ def evaluate(
     about = {
         **who.about,
         **told,
-        "split": "test",
         "mean_image": mean_image_nats(who.seen, who.unseen),
         "version": __version__,
         "torch": torch.__version__,
@@ -151,7 +151,7 @@ def recall(
     level: float | None = None,
     method: str | None = None,
     steps: int = 15,
-    binary: float = 0.4,
+    binary: float = INK,
     ink: Literal["auto", "dark", "light"] = "auto",
     seed: int = 0,
     out: Path = Path("recall.png"),
@@ -180,7 +180,7 @@ def recall(
     """
     checks.count("steps", steps)
     checks.seed(seed)
-    if missing := left_out(model, images):
+    if missing := own.left_out(model, images):
         raise ValueError(missing)
     used = load(model).to(choose(device))
     way, shades = used.method(method), used.config.binary
@@ -308,7 +308,7 @@ def data(config: OmitArgPrefixes[DataConfig] = GLYPHS, preview: Path | None = No
         root = Path(config.dataset).expanduser().resolve()
         if root.exists() and root in (preview.resolve(), *preview.resolve().parents):
             raise ValueError(f"preview: expected a new file, got {preview}, one of those that are read")
-    seen, unseen = config.load()
+    splits = seen, _, unseen = config.load("cpu", "train", "validation", "test")
     about: dict[str, Any] = {
         images.split: {
             "classes": images.num_classes,
@@ -317,7 +317,7 @@ def data(config: OmitArgPrefixes[DataConfig] = GLYPHS, preview: Path | None = No
             "kind": "binary" if images.binary else "grey" if images.shape[0] == 1 else "colour",
             "mean": round(float(images.pixels.float().mean()), 4),
         }
-        for images in (seen, unseen)
+        for images in splits
     }
     about["nats of predicting the mean image"] = round(mean_image_nats(seen, unseen), 2)
     if preview is not None:
@@ -347,28 +347,6 @@ def flowing(command: Callable[..., None]) -> Callable[..., None]:
 
 
 # What is printed
-
-
-def left_out(model: str, images: tuple[str, ...]) -> str | None:
-    """What is missing, and what to type, where somebody left out a part of `kanerva recall MODEL IMAGES`."""
-    place, pictures = Path(model), shlex.join(images) or "FOLDER"
-    if locate(model).is_file() and not is_image(place):
-        usual = f"type kanerva recall {shlex.quote(model)} FOLDER, with a folder of pictures"
-        return None if images else f"IMAGES: expected pictures after the model {model}, got none; {usual}"
-    if model in PRESETS:
-        run = f"runs/{model}"
-        own = f" --dataset {pictures if len(images) == 1 else 'FOLDER'} --size 32" if model == "colour" else ""
-        first = "" if locate(run).is_file() else f"kanerva train {model}{own}, then "
-        return (
-            f"MODEL: expected a trained model, got {model}, which is a preset of kanerva train; type {first}"
-            f"kanerva recall {run} {pictures}"
-        )
-    if not images or is_image(place) or (place.is_dir() and any(map(is_image, place.iterdir()))):
-        return (
-            f"MODEL: expected a model before the pictures, got {model}; type kanerva recall omniglot "
-            f"{shlex.join([model, *images])}, or in place of omniglot the folder of a run"
-        )
-    return None
 
 
 TOLD = {"iterations": "iterations", "block": "block", "write_noise": "noise"}
@@ -404,9 +382,9 @@ def table(score: Score, about: dict[str, Any]) -> str:
         for name, value in others.items()
         if value is not None
     )
-    drawn, different = f"{score.images:,} test images", score.different or 0
+    drawn, different = f"{score.images:,} {score.split} images", score.different or 0
     if different < score.images:
-        drawn = f"{score.images:,} draws from {different:,} different test images"
+        drawn = f"{score.images:,} draws from {different:,} different {score.split} images"
     warning = "" if different >= FEW else f"\n  only {different} different images: too few to say much about others"
     return (
         f"{nats}\n{extra}"

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..data import ClassImages
-from ..data.images import write_sheet
+from ..data.own import write_sheet
 from ..support.files import atomic_write
+from ..support.pixels import to_bytes
 
 
 def preview(images: ClassImages, path: Path) -> None:
@@ -21,7 +22,7 @@ def preview(images: ClassImages, path: Path) -> None:
 
 def in_rows(x: Float[Tensor, "n c h w"], binary: bool, columns: int = 8) -> UInt8[Tensor, "rows columns c H W"]:
     """Images of a model three times as large, eight in a row, with a line around each; ink is black on white."""
-    levels = (255 * (1 - x) if binary else (x + 1) * 127.5).round().clamp(0, 255).to("cpu", torch.uint8)
+    levels = to_bytes(1 - x if binary else x, binary).cpu()
     levels = levels.repeat_interleave(3, -2).repeat_interleave(3, -1)
     blank = levels.new_full((-len(x) % columns, *levels.shape[1:]), 255)
     return pad(torch.cat([levels, blank]), (1, 1, 1, 1), value=192).unflatten(0, (-1, columns))

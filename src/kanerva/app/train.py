@@ -25,7 +25,7 @@ def train(arguments: list[str]) -> None:
     asked = parse(arguments)
     score = loop.train(asked.config, asked.out, asked.resume)
     if score is not None:
-        nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image{score.in_bits}"
+        nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per {score.split} image{score.in_bits}"
         show(f"{nats}; {asked.out}/{LAST}{better(asked.out, score)}")
     elif first():
         show(ending(asked.out))

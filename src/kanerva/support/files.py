@@ -2,24 +2,19 @@
 
 import contextlib
 import errno
-import http.client
 import os
 import re
 import secrets
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import filelock
 import numpy as np
-
-from .say import bar, say
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
@@ -189,22 +184,30 @@ def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
     try:
         check_size(path.stat().st_size)
         with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                return {names[0]: found}
-            for info in found.zip.infolist():
-                check_size(info.file_size, info.compress_size)
-                found.zip.open(info).close()  # its name stands twice; an error where the two differ
-            if names and names[0] not in found:
-                raise ValueError(f"there is no key `{names[0]}`, only {', '.join(found) or 'nothing'}")
-            arrays = {name: found[name] for name in names or found if name in found}
-            if lost := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-                raise ValueError(f"{', '.join(lost)} is no array")
-            return arrays
+            if names and file.read(2) != b"PK":
+                file.seek(0)
+                return {names[0]: _array(file)}
+            with zipfile.ZipFile(file) as archive:
+                found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                for info in found.values():
+                    check_size(info.file_size, info.compress_size)
+                    archive.open(info).close()  # its name stands twice; an error where the two differ
+                if names and names[0] not in found:
+                    raise ValueError(f"there is no key `{names[0]}`, only {', '.join(found) or 'nothing'}")
+                return {name: _array(archive.open(found[name])) for name in names or found if name in found}
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged file can make zipfile, zlib and NumPy's header parser raise anything
         raise ValueError(f"{path}: expected arrays saved by numpy, without objects, but: {line(error)}") from error
+
+
+def _array(file: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    """Read an array, and nothing else, in NumPy's format."""
+    with file:
+        array: np.ndarray[Any, np.dtype[Any]] = np.lib.format.read_array(file, allow_pickle=False)
+        if file.read(1):  # at the end of a zip's member its checksum is compared
+            raise ValueError("there is more than one array")
+        return array
 
 
 # LIMITS. A small file must not take all memory: what it holds is compared with these before it is read.
@@ -254,38 +257,3 @@ def memory() -> int:
 def line(error: BaseException) -> str:
     """What an error says, or else its name, on one line."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-class DownloadError(OSError):
-    """A download that failed."""
-
-
-def download(
-    url: str,
-    path: Path,
-    check: Callable[[Path], str | None] = lambda path: None,
-    attempts: int = 5,
-    pause: float = 1.0,
-    timeout: float = 30.0,
-) -> None:
-    """Fetch a file to `path`, which appears only when all of it is there and `check` finds no fault with it.
-
-    A failed connection is tried again after 1, 2, 4, … times `pause` seconds; an answer such as 404 is not.
-    """
-    for left in reversed(range(attempts)):
-        try:
-            with bar(path.name, None), urllib.request.urlopen(url, timeout=timeout) as answer:
-                data = answer.read()
-            break
-        except (OSError, http.client.HTTPException) as error:
-            code = error.code if isinstance(error, urllib.error.HTTPError) else 500
-            if not left or (code < 500 and code not in (408, 429)):
-                raise DownloadError(f"{url}: {line(error)}") from error
-            say(f"{url}: {line(error)}; tried again in {pause:g} s, at most {left} times")
-            time.sleep(pause)
-            pause *= 2
-    with atomic_write(path) as file:
-        file.write(data)
-        file.flush()
-        if fault := check(Path(file.name)):
-            raise DownloadError(f"{url}: what came is broken ({fault})")

@@ -32,7 +32,7 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
         "The paper's Omniglot model and training.",
         RunConfig(
             DKMConfig(),
-            DataConfig("omniglot"),
+            DataConfig("omniglot", split="train+validation"),
             TrainConfig(
                 steps=300_000, lr=1e-4, schedule="constant", clip=0.0, evaluate_every=5_000, evaluate_images=0
             ),

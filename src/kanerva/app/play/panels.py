@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ... import data
-from ...data import ClassImages, corruption
+from ...data import ClassImages
 from ...lab.plane import MARGIN, landscape, through
 from ...models import DKM
 from ...recall import methods
@@ -136,9 +136,9 @@ def damage(session: Session, body: Body, job: Job) -> Answer:
     """Damage an image; the mask says which pixels are known to be lost."""
     x, kind = image(session, body), one_of(body, "kind", damages(session.model))
     if kind == "half":
-        cue = corruption.half(x, one_of(body, "side", ("right", "left", "top", "bottom")))
+        cue = data.half(x, one_of(body, "side", ("right", "left", "top", "bottom")))
     else:
-        harm = getattr(corruption, kind.replace(" ", "_"))
+        harm = getattr(data, kind.replace(" ", "_"))
         cue = harm(x, real(body, "amount", 0, 1), generator(body))
     mask = None if cue.mask is None else pack(cue.mask[0], binary=True)
     return {"image": pack(cue.x[0], session.binary), "mask": mask}

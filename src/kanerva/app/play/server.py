@@ -297,7 +297,7 @@ def unseen(model: DKM, own: DataConfig | None) -> dict[str, ClassImages]:
     names = sorted((name for name, there in here.items() if there), key=lambda name: name != dataset)
     sets = {name: data.load(name, "test") for name in names}
     if own is not None and dataset not in here and Path(dataset).exists():
-        sets = {Path(dataset).stem: own.load()[1], **sets}
+        sets = {Path(dataset).stem: own.load("cpu", "test")[0], **sets}
     return {name: x for name, x in sets.items() if (x.shape, x.binary) == (shape, model.config.binary)}
 
 
