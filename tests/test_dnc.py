@@ -197,7 +197,6 @@ def test_gradients_of_the_addressing() -> None:
     k, beta, pi = normal(2, 3, seed=6), 1 + gates(2, seed=7), normal(2, 3, seed=8).softmax(-1)
     M[1] = 0  # where a plain norm has no gradient
     cases: list[tuple[Any, tuple[Tensor, ...]]] = [
-        (dnc.oneplus, (normal(3),)),
         (dnc.content, (M, k, beta)),
         (dnc.used, (u, w, r, f)),
         (dnc.allocation, (u,)),

@@ -85,11 +85,6 @@ class DNCState(NamedTuple):
 # sum to 1 at most. Proof: tests/test_dnc.py has each as loops over rows.
 
 
-def oneplus(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """1 + ln(1 + eˣ): a strength of at least 1."""
-    return 1 + softplus(x)
-
-
 def content(
     memory: Float[Tensor, "*b N C"], key: Float[Tensor, "*b R C"], strength: Float[Tensor, "*b R"]
 ) -> Float[Tensor, "*b R N"]:
@@ -210,15 +205,14 @@ class Controller(nn.Module):
     def how_to_read(self, hidden: Float[Tensor, "*b H"]) -> Reading:
         C, R = self.config.code, self.config.heads
         key, strength, modes = self.reading(hidden).unflatten(-1, (R, C + 4)).split([C, 1, 3], -1)
-        return Reading(key, oneplus(strength[..., 0]), modes.softmax(-1))
+        return Reading(key, 1 + softplus(strength[..., 0]), modes.softmax(-1))
 
     def how_to_write(self, hidden: Float[Tensor, "*b H"]) -> Writing:
         C, R = self.config.code, self.config.heads
         key, erase, add, strength, gates = self.writing(hidden).split([C, C, C, 1, 2 + R], -1)
-        gates = gates.sigmoid()
-        return Writing(
-            key, erase.sigmoid(), add, oneplus(strength[..., 0]), gates[..., 0], gates[..., 1], gates[..., 2:]
-        )
+        allocate, gate, free = gates.sigmoid().split([1, 1, R], -1)
+        strength = 1 + softplus(strength[..., 0])
+        return Writing(key, erase.sigmoid(), add, strength, allocate[..., 0], gate[..., 0], free)
 
     def forward(self, state: DNCState, z: Float[Tensor, "*b gates"]) -> DNCState:
         """Write one code, of which z = input(code), and read: all equations in their order."""
@@ -257,12 +251,6 @@ class DNC(CodecModel):
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of a memory's parts, without batch axes."""
-        c = self.config
-        N, C, R, H = c.rows, c.code, c.heads, c.hidden
-        return dict(zip(DNCState._fields, ((N, C), (N, N), (N,), (N,), (N,), (R, N), (H,), (H,)), strict=True))
-
     @property
     def sizes(self) -> dict[str, int]:
         c = self.config
@@ -270,7 +258,10 @@ class DNC(CodecModel):
 
     def _blank(self, batch: int) -> DNCState:
         """All zeros."""
-        return DNCState(*(self.like.new_zeros(batch, *shape) for shape in self.shapes().values()))
+        c = self.config
+        N, C, R, H = c.rows, c.code, c.heads, c.hidden
+        shapes = (N, C), (N, N), (N,), (N,), (N,), (R, N), (H,), (H,)
+        return DNCState(*(self.like.new_zeros(batch, *shape) for shape in shapes))
 
     def _write(self, e: Tensor, state: DNCState) -> DNCState:
         """One step of the controller for each code."""
@@ -346,7 +337,7 @@ class DNC(CodecModel):
 
     def kept(self, length: int) -> int:
         """All of a memory, whatever is written: N C + N² for reading (rows, links), and the rest to write on."""
-        return sum(torch.Size(shape).numel() for shape in self.shapes().values())
+        return sum(part.numel() for part in self._blank(1))
 
     def prepare(self, how: Preparation) -> None:
         """Set the codec's precision; compile it, and the step of writing."""

@@ -15,26 +15,18 @@ from torch.nn.functional import softplus
 
 from ...likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood
 from ...recall.trajectory import Snapshot
-from ...support import checks
 from ..base import BaseConfig, Hints, Model, Terms
+
+# The probability that a bit differs from the stored one, about one in an image of 28×28. Pixels of grey and colour
+# images have a standard deviation of one grey level, as for other models.
+FLIPS = 1e-3
 
 
 @dataclass(frozen=True)
 class NearestConfig(BaseConfig):
-    """How sure the model is of the images that it keeps."""
+    """Only what every model knows of its images."""
 
     kind: ClassVar[str] = "nearest"
-
-    flips: float = 1e-3
-    """Binary images: the probability that a pixel differs from the stored one; about one in an image of 28×28."""
-    min_scale: float = LEVEL
-    """Grey and colour images: the standard deviation around a stored pixel; one grey level, as for other models."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.fields(self, min_scale=1e-6)  # any standard deviation that float32 can divide by
-        if not 1e-6 <= self.flips < 0.5:  # float32 tells 1 − flips from 1
-            raise ValueError(f"flips: expected a probability from 1e-06 to less than 0.5, got {self.flips}")
 
 
 class Stored(NamedTuple):
@@ -61,8 +53,7 @@ class Nearest(Model):
 
     def __init__(self, config: NearestConfig | None = None) -> None:
         super().__init__(config)
-        c = self.config
-        self.register_buffer("noise", torch.tensor(float(c.flips if c.binary else c.min_scale)))
+        self.register_buffer("noise", torch.tensor(FLIPS if self.config.binary else LEVEL))
 
     def _code(self, x: Float[Tensor, "B T c h w"]) -> Float[Tensor, "B T c h w"]:
         """Images, as bits or bytes hold them."""
