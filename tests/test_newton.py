@@ -126,16 +126,6 @@ def test_newton_takes_memories_and_cues_one_by_one(monkeypatch: pytest.MonkeyPat
         torch.testing.assert_close(newton.infer(one, x[2:], None, mask[2:])[0], whole[2])
 
 
-def test_newton_lets_a_memory_that_is_not_a_number_stop_no_other() -> None:
-    m = model(COLOUR)
-    x = images(COLOUR, 2, 3)
-    good = m.write(x)
-    bad = MemoryState(*(part.clone().index_fill_(0, torch.tensor(0), torch.nan) for part in good))
-    with kanerva.deep_checks(False):
-        found, whole = (newton.infer(m.retriever(state), x) for state in (bad, good))
-    torch.testing.assert_close(found[1], whole[1])
-
-
 def test_newton_finds_out_the_noise() -> None:
     y, level = normal(3, 3, 8, 8), torch.tensor([0.5, 0.5, 0.5], dtype=torch.float64)
     sure = Gaussian(torch.zeros_like(y), torch.tensor(0.01, dtype=torch.float64))

@@ -1,6 +1,5 @@
 """The methods of recall, against what they promise; descent from the cue alone, for the rest see test_inside.py."""
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 import torch
 
 import kanerva
-from kanerva import DKM, DKMConfig, MemoryState, memory
+from kanerva import DKMConfig, MemoryState, memory
 from kanerva.data import corruption
 from kanerva.recall import methods
 from recalling import BITS, COLOUR, CONFIGS, FULL, generator, images, model
@@ -198,23 +197,6 @@ def test_what_a_method_cannot_use_is_refused(what: str) -> None:
     options, message = BAD[what]
     with pytest.raises(ValueError, match=message):
         m.recall(m.write(x), x, **options)
-
-
-@pytest.mark.parametrize("method", methods.METHODS)
-def test_a_memory_of_another_model_is_refused(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any work: neither its rows nor its codes may have another size."""
-    m, x = model(), images(BITS, 2, 6)
-    monkeypatch.setattr(DKM, "encode", None)
-    monkeypatch.setattr(DKM, "decode", None)
-    for change, wanted in (({"rows": 3}, "K = 5"), ({"code": 6}, "C = 7")):
-        other = model(dataclasses.replace(BITS, **change)).blank((2,))
-        for call in (
-            lambda state: m.recall(state, x, 2, method),
-            lambda state: m.sample(state, 2, 2, method=method),
-            lambda state: m.energy(state, x, torch.zeros(2, 6, 5)),
-        ):
-            with pytest.raises(ValueError, match=rf"state\.R: expected .* {wanted} .*another model"):
-                call(other)
 
 
 def test_descent_says_what_it_cannot_leave() -> None:

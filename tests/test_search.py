@@ -88,16 +88,6 @@ def test_a_known_channel_beats_none() -> None:
     assert errors[None] < 0.5 * errors[0.001]
 
 
-def test_the_level_of_flips_is_found_out() -> None:
-    m, x = kanerva.load("omniglot").requires_grad_(False), strokes(4)
-    at = m.retriever(m.write(x))
-    for level in (0.05, 0.3):
-        y = corruption.flips(x, level, generator()).x
-        told, found = (m.recall(at.state, y, 1, noise=noise, inside=False).x[0] for noise in (level, None))
-        wrong = [float((a - x).abs().sum((-3, -2, -1)).mean()) for a in (told, found)]
-        assert wrong[1] < 1.3 * wrong[0] + 1
-
-
 def test_a_channel_is_the_sum_over_images() -> None:
     """P(y) = Σ_x p(y | x) p(x), added up for images of two pixels."""
     logits = normal(3, 1, 1, 2)
