@@ -424,7 +424,7 @@ def test_contents_that_do_not_fit_are_refused() -> None:
         (ValueError, r"got 4 others .*another memory", lambda: m.recall(one, x[0], contents=part(x[1]))),
         (ValueError, r"got 1 others .*forgotten", lambda: m.recall(after, x[0], contents=found)),
         (ValueError, r"expected none with inside=False", lambda: m.recall(one, x[0], contents=found, inside=False)),
-        (TypeError, r"got Tensor", lambda: m.recall(one, x[0], contents=wrong)),
+        (TypeError, r"got a tensor", lambda: m.recall(one, x[0], contents=wrong)),
         (ValueError, r"x: expected", lambda: m.recall(one, x[0], contents=part(x[0, :, :, :4]))),
     ):
         with pytest.raises(error, match=rf"contents.*{message}"):

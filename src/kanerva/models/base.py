@@ -24,6 +24,7 @@ from ..data import ClassImages, episodes, nearest
 from ..fields import to_dict
 from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood, dequantise
 from ..recall.retriever import Hints as Hints
+from ..recall.retriever import StoredImages
 from ..recall.trajectory import Recall as Recall
 from ..recall.trajectory import Snapshot, follow
 from ..support import checks
@@ -264,7 +265,7 @@ class Model(nn.Module, ABC):
         generator: Random = None,
         callback: Callable[..., Any] | None = None,
         inside: bool = True,
-        contents: Any = None,
+        contents: StoredImages | None = None,
     ) -> Recall:
         """Clean up cues in `steps` steps; with no method named, by the first of METHODS.
 
