@@ -14,7 +14,7 @@ from cases import generator, images, normal
 from kanerva import CodecConfig
 from kanerva.models.base import Preparation
 from kanerva.models.rivals import dnc
-from kanerva.models.rivals.dnc import DNC, DNCConfig, DNCState, Reading
+from kanerva.models.rivals.dnc import DNC, DNCConfig, DNCState, ReadSignals
 
 SMALL = DNCConfig(image=(1, 6, 7), code=5, rows=6, heads=3, hidden=7, codec=CodecConfig((4, 6)))
 
@@ -100,7 +100,7 @@ def test_usage_links_and_reading() -> None:
     close(dnc.used(u, w, r, f), slow_usage(u.tolist(), w.tolist(), r.tolist(), f.tolist()))
     M, L, p = normal(6, 5), 0.1 * gates(6, 6, seed=1), weights(6, seed=4)
     close(dnc.linked(L, p, w), slow_links(L.tolist(), p.tolist(), w.tolist()))
-    how = Reading(normal(3, 5, seed=3), 1 + gates(3, seed=4), normal(3, 3, seed=5).softmax(-1))
+    how = ReadSignals(normal(3, 5, seed=3), 1 + gates(3, seed=4), normal(3, 3, seed=5).softmax(-1))
     each = zip(r.tolist(), how.key.tolist(), how.strength.tolist(), how.modes.tolist(), strict=True)
     close(dnc.read_weights(M, L, r, how), [slow_read(M.tolist(), L.tolist(), *one) for one in each])
 
@@ -201,7 +201,7 @@ def test_gradients_of_the_addressing() -> None:
         (dnc.used, (u, w, r, f)),
         (dnc.allocation, (u,)),
         (dnc.linked, (L, p, w)),
-        (lambda M, L, r, *how: dnc.read_weights(M, L, r, Reading(*how)), (M, L, r, k, beta, pi)),
+        (lambda M, L, r, *how: dnc.read_weights(M, L, r, ReadSignals(*how)), (M, L, r, k, beta, pi)),
     ]
     for function, inputs in cases:
         # steps that stay within the bend of √(x² + 1e-6) at the blank row

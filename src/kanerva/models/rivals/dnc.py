@@ -136,7 +136,7 @@ def read_weights(
     memory: Float[Tensor, "*b N C"],
     links: Float[Tensor, "*b N N"],
     before: Float[Tensor, "*b R N"],
-    how: "Reading",
+    how: "ReadSignals",
 ) -> Float[Tensor, "*b R N"]:
     """w ← π₁ Lᵀw + π₂ c + π₃ L w: rows written before those read last, rows by content, rows written after them."""
     backward, forward = before @ links, before @ links.mT
@@ -144,7 +144,7 @@ def read_weights(
     return back * backward + by_content * content(memory, how.key, how.strength) + on * forward
 
 
-class Reading(NamedTuple):
+class ReadSignals(NamedTuple):
     """What a controller says of reading, for each head."""
 
     key: Float[Tensor, "*b R C"]
@@ -153,7 +153,7 @@ class Reading(NamedTuple):
     """Shares of backward, content and forward reading; they sum to 1."""
 
 
-class Writing(NamedTuple):
+class WriteSignals(NamedTuple):
     """What a controller says of writing."""
 
     key: Float[Tensor, "*b C"]
@@ -202,17 +202,17 @@ class Controller(nn.Module):
         cell = keep.sigmoid() * cell + take.sigmoid() * new.tanh()
         return give.sigmoid() * cell.tanh(), cell
 
-    def how_to_read(self, hidden: Float[Tensor, "*b H"]) -> Reading:
+    def how_to_read(self, hidden: Float[Tensor, "*b H"]) -> ReadSignals:
         C, R = self.config.code, self.config.heads
         key, strength, modes = self.reading(hidden).unflatten(-1, (R, C + 4)).split([C, 1, 3], -1)
-        return Reading(key, 1 + softplus(strength[..., 0]), modes.softmax(-1))
+        return ReadSignals(key, 1 + softplus(strength[..., 0]), modes.softmax(-1))
 
-    def how_to_write(self, hidden: Float[Tensor, "*b H"]) -> Writing:
+    def how_to_write(self, hidden: Float[Tensor, "*b H"]) -> WriteSignals:
         C, R = self.config.code, self.config.heads
         key, erase, add, strength, gates = self.writing(hidden).split([C, C, C, 1, 2 + R], -1)
         allocate, gate, free = gates.sigmoid().split([1, 1, R], -1)
         strength = 1 + softplus(strength[..., 0])
-        return Writing(key, erase.sigmoid(), add, strength, allocate[..., 0], gate[..., 0], free)
+        return WriteSignals(key, erase.sigmoid(), add, strength, allocate[..., 0], gate[..., 0], free)
 
     def forward(self, state: DNCState, z: Float[Tensor, "*b gates"]) -> DNCState:
         """Write one code, of which z = input(code), and read: all equations in their order."""
@@ -285,7 +285,7 @@ class DNC(CodecModel):
             hidden, cell = controller.lstm(z, vectors, hidden, cell)
             key, strength, modes = controller.how_to_read(hidden)
             # to the memory, Q cues of R heads are Q R heads
-            how = Reading(key.flatten(-3, -2), strength.flatten(-2), modes.flatten(-3, -2))
+            how = ReadSignals(key.flatten(-3, -2), strength.flatten(-2), modes.flatten(-3, -2))
             weights = read_weights(state.memory, state.links, w.flatten(-3, -2), how)
             w, vectors = (part.unflatten(-2, (z.shape[-2], c.heads)) for part in (weights, weights @ state.memory))
         return self.out(vectors.flatten(-2)), w

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 
-class Gaussian(NamedTuple):
+class DiagonalGaussian(NamedTuple):
     """A Gaussian with its own variance for every number."""
 
     mean: Float[Tensor, "*b N"]

@@ -29,7 +29,7 @@ class NearestConfig(BaseConfig):
     kind: ClassVar[str] = "nearest"
 
 
-class Stored(NamedTuple):
+class NearestState(NamedTuple):
     """All images that were written."""
 
     images: Float[Tensor, "*#b N c h w"]
@@ -46,7 +46,7 @@ class Nearest(Model):
     TITLE = "Nearest stored image"
     METHODS = ("nearest",)
     UNTRAINED = True
-    Config, State = NearestConfig, Stored
+    Config, State = NearestConfig, NearestState
 
     config: NearestConfig
     noise: Float[Tensor, ""]
@@ -59,24 +59,24 @@ class Nearest(Model):
         """Images, as bits or bytes hold them."""
         return rounded(x, self.config.binary)
 
-    def _blank(self, batch: int) -> Stored:
-        return Stored(self.noise.new_empty(batch, 0, *self.config.image))
+    def _blank(self, batch: int) -> NearestState:
+        return NearestState(self.noise.new_empty(batch, 0, *self.config.image))
 
-    def _write(self, e: Tensor, state: Stored) -> Stored:
+    def _write(self, e: Tensor, state: NearestState) -> NearestState:
         """Append images."""
-        return Stored(torch.cat([state.images, e], 1))
+        return NearestState(torch.cat([state.images, e], 1))
 
-    def _terms(self, state: Stored, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
+    def _terms(self, state: NearestState, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
         """ln p(x_t | memory) of every image."""
         return Terms(mixture(around(state.images, self.noise, self.config.binary), x))
 
-    def _path(self, state: Stored, x: Tensor, method: str, hints: Hints) -> Iterator[Snapshot]:
+    def _path(self, state: NearestState, x: Tensor, method: str, hints: Hints) -> Iterator[Snapshot]:
         """The stored image argmin_t Σ_i m_i (x_i − x_ti)², the same at every step."""
         stored = filled(state.images.flatten(-3))
         nearest = squares(x.flatten(-3), stored, trusted(hints.mask, x)).argmin(-1)
         yield Snapshot(take(stored, nearest).unflatten(-1, self.config.image))
 
-    def _drawn(self, state: Stored, n: int, method: str, hints: Hints) -> Iterator[Snapshot]:
+    def _drawn(self, state: NearestState, n: int, method: str, hints: Hints) -> Iterator[Snapshot]:
         """Stored images at random, with replacement, the same at every step."""
         drawn = draw(filled(state.images.flatten(-3)), n, hints.generator)
         yield Snapshot(drawn.unflatten(-1, self.config.image))
