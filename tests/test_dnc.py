@@ -208,14 +208,6 @@ def test_gradients_of_the_addressing() -> None:
         assert gradcheck(function, [x.clone().requires_grad_() for x in inputs], eps=1e-7, atol=1e-5)
 
 
-def test_gradients_are_finite_where_usage_is_0_or_1() -> None:
-    for u in ([0.0] * 5, [1.0] * 5, [0.0, 1.0, 0.0, 1.0, 0.5]):
-        usage = torch.tensor(u, requires_grad=True)
-        (dnc.allocation(usage) * torch.arange(5)).sum().backward()
-        assert usage.grad is not None
-        assert bool(usage.grad.isfinite().all())
-
-
 @pytest.mark.parametrize("scale", [0.0, 1.0, 100.0])
 def test_long_episodes_stay_finite_in_float32(scale: float) -> None:
     """T = 200 in 16 rows, with every gate and strength driven to its ends, and with nothing at all."""
@@ -258,12 +250,6 @@ def test_reading_sees_the_memory_alone() -> None:
     assert not torch.equal(
         m.read(state, m.encode(x))[0], m.read(state._replace(links=state.links + 1), m.encode(x))[0]
     )
-
-
-def test_a_blank_memory_reads_the_same_for_every_cue() -> None:
-    m, x = model(), images(SMALL, 4)
-    found, _ = m.read(m.blank(), m.encode(x))
-    assert torch.equal(found, found[:1].expand_as(found))
 
 
 def test_forward_scores_what_is_read() -> None:
