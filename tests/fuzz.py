@@ -37,7 +37,6 @@ import torch
 from PIL import Image
 
 import kanerva
-import records
 from kanerva import checkpoint, files, models, report, storage
 from kanerva.data import omniglot
 from kanerva.distributed import World
@@ -222,25 +221,9 @@ def put_array(folder: Path) -> None:
     np.save(folder / "a.npy", np.random.default_rng(0).integers(0, 256, (12, 5, 6), np.uint8))
 
 
-def put_videos(folder: Path) -> None:
-    for number in range(2):
-        pixels = np.random.default_rng(number).integers(0, 256, (4, 5, 6, 3), np.uint8)
-        np.savez_compressed(folder / f"{number}.npz", video=pixels, actions=np.arange(4))
-
-
-def put_records(folder: Path) -> None:
-    for split in ("train", "test"):
-        examples = []
-        for number in range(3):
-            out = io.BytesIO()
-            Image.fromarray(np.random.default_rng(number).integers(0, 256, (8, 8, 3), np.uint8)).save(out, "JPEG")
-            examples.append(records.example(image=out.getvalue(), label=number))
-        records.write(folder / f"x-{split}.tfrecord-00000-of-00001", *examples)
-
-
 def read_images(folder: Path) -> tuple[torch.Tensor, ...]:
     array = next(folder.glob("a.np*"), folder)
-    both = [kanerva.data.load(array, split) for split in ("train", "test")]
+    both = [kanerva.data.load(array, split) for split in ("train", "validation", "test")]
     return tuple(x for images in both for x in (images.pixels, images.start, images.count))
 
 
@@ -298,8 +281,6 @@ TARGETS = {
     "description to resume from": Target(put_checkpoint, read_state, describe_otherwise),
     "run": Target(put_run, read_run, change(bytes_of, text_of), share=5),
     "folder of images": Target(put_images, read_images, change(bytes_of)),
-    "videos": Target(put_videos, read_images, change(bytes_of)),
-    "tfrecords": Target(put_records, read_images, change(bytes_of)),
     "npz": Target(put_arrays, read_images, change(bytes_of), same_images),
     "npy": Target(put_array, read_images, change(bytes_of, text_of)),
     "cache": Target(put_cache, read_cache, change(bytes_of), same_images),

@@ -179,8 +179,12 @@ def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
                 size = path.stat().st_size
                 _check_array(file, size, size)
                 return {names[0]: np.load(path, allow_pickle=False)}
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            file.seek(-22 - len(archive.comment), os.SEEK_END)
+            announced, listed = int.from_bytes(file.read(22)[10:12], "little"), archive.infolist()
+            if announced != len(listed):  # a list whose lengths are damaged can skip some, such as labels
+                raise ValueError(f"there should be {announced} arrays, and {len(listed)} are listed")
+            for info in listed:
                 with archive.open(info) as member:
                     _check_array(member, info.file_size, info.compress_size)
         with np.load(path, allow_pickle=False) as found:
