@@ -280,7 +280,7 @@ BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"generator: expected one on meta .* got one on cpu",
     ),
-    "augmenting bytes": (lambda: augment(PIXELS, True), ValueError, r"x: expected floating point .* torch.uint8"),
+    "augmenting bytes": (lambda: augment(PIXELS, True), TypeError, r"x: expected floating point .* torch.uint8"),
     "turning backwards": (
         lambda: augment(torch.zeros(1, 2, 2), True, rotation=-1.0),
         ValueError,

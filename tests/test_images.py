@@ -485,7 +485,7 @@ def test_an_image_of_too_many_pixels_is_not_decoded(
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     path.write_bytes(data)
     monkeypatch.delattr(Image.Image, "convert")
-    with pytest.raises(ValueError, match=r"a/000.png: expected at most 89,478,485 pixels, but: Image size"):
+    with pytest.raises(ValueError, match=r"a/000.png: expected an image, .*Image size .* exceeds limit"):
         load(tmp_path / "set", size=6)
 
 
