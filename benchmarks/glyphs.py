@@ -184,7 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", nargs="?", type=Path, default=glyphs.FILE)
     with parser.parse_args().file.open("wb") as file:
-        np.savez_compressed(file, **draw())
+        np.savez_compressed(file, **draw())  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
