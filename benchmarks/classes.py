@@ -17,9 +17,8 @@ from torch import Tensor
 
 import kanerva
 from fitted import CLASSES, MODELS, ROOT, loaded
-from kanerva import objective
 from kanerva.evaluate import MOST_NEW, WRITTEN, halves, summary
-from kanerva.experiments import base
+from kanerva.lab import runner
 from kanerva.models import Model
 
 OWN, BLANK, OTHER = "of their classes", "blank", "of other classes"
@@ -40,7 +39,7 @@ def scored(
     for name, one in memories.items():
         terms = model.given(one, read, torch.Generator().manual_seed(0))
         assert terms is not None
-        found[name] = objective.nats(terms).double()
+        found[name] = terms.nats().double()
     return found
 
 
@@ -71,7 +70,7 @@ def main() -> None:
         **compared(scores),
     }
     print(json.dumps(found, indent=1))
-    base.save(ROOT / "results" / "evaluation" / "classes.json", found)
+    runner.save(ROOT / "results" / "evaluation" / "classes.json", found)
 
 
 if __name__ == "__main__":

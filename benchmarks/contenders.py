@@ -14,7 +14,7 @@ from torch.nn import Module
 import kanerva
 from kanerva import DKM, PRESETS, DataConfig, DKMConfig, MemoryState, RunConfig, data, kernels, memory
 from kanerva.distributed import World
-from kanerva.experiments.base import distinct
+from kanerva.lab.measures import distinct
 from kanerva.models import Model
 from kanerva.models.base import CodecModel
 from kanerva.step import Step, why_not_captured
@@ -75,18 +75,22 @@ def write(case: Case, device: torch.device, backend: str, gradient: bool) -> Wor
 def usable(case: Case, device: torch.device) -> tuple[list[str], dict[str, str]]:
     """The backends that can write these sizes, and why the others cannot."""
     state, z, _ = make_inputs(case, device)
-    reasons = {backend: kernels.why_not(backend, state, z) for backend in kernels.BACKENDS}
-    left_out = {backend: why for backend, why in reasons.items() if why is not None}
-    return [backend for backend in reasons if backend not in left_out], left_out
+    left_out = {}
+    for backend in kernels.BACKENDS:
+        try:
+            kernels.pick(device.type, z.dtype, state.R.shape[-2], state.R.shape[-1], backend)
+        except ValueError as error:
+            left_out[backend] = str(error)
+    return [backend for backend in kernels.BACKENDS if backend not in left_out], left_out
 
 
 def read(case: Case, device: torch.device, with_inverse: bool) -> Work:
     """Address T codes, with the inverse that the write left or by factoring anew."""
     state, z, noise_var = make_inputs(case, device)
     with torch.no_grad():
-        written = kernels.write_and_invert(state, z[..., :32, :], noise_var)
-    inverse = written.inverse if with_inverse else None
-    return torch.no_grad()(lambda: memory.address(z, written.state, noise_var, inverse=inverse))
+        written, _ = kernels.write(state, z[..., :32, :], noise_var)
+        inverse = kernels.inverse(written, noise_var) if with_inverse else None
+    return torch.no_grad()(lambda: memory.address(z, written, noise_var, inverse))
 
 
 Layer = Callable[[kanerva.nn.Memory, Tensor, Tensor, Tensor | None], Tensor]

@@ -24,9 +24,9 @@ from torch import Tensor
 import kanerva
 from kanerva import DKM, memory
 from kanerva.evaluate import MOST_NEW, WRITTEN, halves, summary
-from kanerva.experiments import base
+from kanerva.lab import runner
 from kanerva.models import Model
-from kanerva.models.vae import VAE
+from kanerva.models.rivals.vae import VAE
 
 ROOT = Path(__file__).parents[1]
 MODELS = {"omniglot-new": "omniglot-new", "omniglot-vae": "results/models/omniglot-vae.safetensors"}
@@ -81,15 +81,10 @@ class Problem(NamedTuple):
         """The q that the model infers for each image: of w (`DKM.given`), or of z (`VAE.given`)."""
         model = self.model
         if isinstance(model, VAE):
-            q = model.posterior(self.x)
-            return Normal(q.mean, (0.5 * q.log_var).exp().diag_embed())
-        cue, inverse = model.cue(self.x), model.inverse(self.state)
-        w = model.posterior(self.state, cue, inverse).mean
-        cov = model.weight_var * torch.eye(w.shape[-1], dtype=w.dtype)
-        if model.config.weights == "full":
-            P = inverse.P[:, None] if cue.trust is None else model.inverse(model.weighed(self.state, cue)[0]).P
-            cov = model.weight_var * model.read_var * P
-        return Normal(w, torch.linalg.cholesky(cov).expand(*w.shape, w.shape[-1]))
+            mean, log_var = model.encoding(self.x).chunk(2, -1)
+            return Normal(mean, (0.5 * log_var).exp().diag_embed())
+        q = model.retriever(self.state).address(model.cue(self.x))
+        return Normal(q.mean, torch.linalg.cholesky(q.cov).expand(*q.mean.shape, q.mean.shape[-1]))
 
     def log_lik(self, u: Float[Tensor, "S E Q N"]) -> Float[Tensor, "S E Q"]:
         """ln p(x | u) of draws: u is z, or the weights that read z = Rᵀu."""
@@ -198,7 +193,7 @@ def main() -> None:
         f"are over memories. twice, scales: with twice the steps, and with T diagonal, in the first {BATCH}.",
     }
     print(json.dumps(found, indent=1))
-    base.save(args.out, found)
+    runner.save(args.out, found)
 
 
 if __name__ == "__main__":

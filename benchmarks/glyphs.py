@@ -17,7 +17,7 @@ from matplotlib.ft2font import FT2Font
 from PIL import Image, ImageDraw, ImageFont
 
 from kanerva.data import glyphs
-from kanerva.progress import bar
+from kanerva.support.say import bar
 
 # Seeds the random maps, beside the character.
 RECIPE = 1

@@ -23,8 +23,8 @@ import kanerva
 from kanerva import DKM, memory
 from kanerva.data import ClassImages, episodes
 from kanerva.evaluate import summary
-from kanerva.experiments import base
-from kanerva.memory import MemoryState
+from kanerva.lab import runner
+from kanerva.memory import MemoryState, moments
 
 ROOT = Path(__file__).parents[1]
 STORED = ROOT / "results" / "models"
@@ -76,14 +76,14 @@ def strict(
     """
     generator, rows = torch.Generator().manual_seed(0), []
     for _ in range(math.ceil(count / (BATCH * LENGTH))):
-        x = model.dequantise(episodes(images, BATCH, LENGTH, None, generator), generator)
+        x = model.episodes(images, BATCH, LENGTH, None, generator)
         state = model.write(x)
-        q = model.posterior(state, model.cue(x), model.inverse(state))
-        w, row = q.draw(generator), []
+        q = model.retriever(state).address(model.cue(x))
+        w, row = moments.draw(q, generator), []
         for c in scales:
             M = memory.sample(MemoryState(state.R, c * state.U), generator)
             lik = model.log_p(model.decode(memory.read(MemoryState(M, state.U), w)), x)
-            row.append((q.kl - lik).double().mean(-1) + kl_memory(model, state, c))
+            row.append((moments.kl_address(q) - lik).double().mean(-1) + kl_memory(model, state, c))
         rows.append(torch.stack(row))
     return torch.cat(rows, dim=1)
 
@@ -119,7 +119,7 @@ def main() -> None:
         if unseen.binary:
             found[name]["held"] = held(model, unseen)
         print(name, json.dumps(found[name], indent=1), flush=True)
-    base.save(out, found)
+    runner.save(out, found)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from kanerva import PRESETS, RunConfig, models
-from kanerva.experiments import base
 from kanerva.fields import from_dict, to_dict
+from kanerva.lab import runner
 
 OUT = Path(__file__).parents[1] / "results" / "evaluation" / "seeds.json"
 # What two runs of one row may differ in: how they are computed, logged and kept, and of course the seed.
@@ -35,13 +35,13 @@ def main(device: str, files: list[str]) -> None:
         rows.setdefault(row, []).append(run)
     found = json.loads(OUT.read_text())["rows"] if OUT.exists() else {}
     found |= {row: summary(sorted(runs, key=lambda run: run["seed"])) for row, runs in rows.items()}
-    base.save(OUT, {"command": f"python benchmarks/seeds.py {json.dumps(device)} SCORE.json …", "rows": found})
+    runner.save(OUT, {"command": f"python benchmarks/seeds.py {json.dumps(device)} SCORE.json …", "rows": found})
 
 
 def scored(score: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
     """The row that a score belongs to, and what is to be said of its run."""
     place = score["checkpoint"]
-    _, _, about = models.read(place)
+    about = models.read(place).about
     if about["crc32"] != score["crc32"]:
         raise ValueError(
             f"{place}: expected the checkpoint that was scored, {score['crc32']}, got {about['crc32']}"

@@ -1,4 +1,4 @@
-"""Make a run's model one that comes with the package: src/kanerva/weights/NAME.safetensors; or a file of its own.
+"""Make a run's model one that comes with the package, in models/weights; or a file of its own.
 
     python benchmarks/ship.py runs/mazes mazes
     python benchmarks/ship.py runs/mazes-wide results/models/mazes-wide.safetensors
@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 import kanerva
-from kanerva import RunConfig, storage
+from kanerva import RunConfig
 from kanerva.fields import from_dict
+from kanerva.models.checkpoint import WEIGHTS, read
+from kanerva.support import tensors
 
 MOST = 5_000_000  # bytes of a file
 IMAGES = 2_048
@@ -25,13 +27,13 @@ IMAGES = 2_048
 
 def main(place: str, name: str) -> None:
     """Write the file, and score what went in and what comes out."""
-    tensors, about = storage.load(storage.find(place))
-    weights = storage.part(tensors, "average.") or storage.part(tensors, "model.")
-    path = Path(name) if name.endswith(".safetensors") else storage.WEIGHTS / f"{name}.safetensors"
+    found = read(place)
+    weights = found.weights()
+    path = Path(name) if name.endswith(".safetensors") else WEIGHTS / f"{name}.safetensors"
     if sum(x.numel() * x.element_size() for x in weights.values()) > MOST:
         weights = {key: rounded(x) for key, x in weights.items()}
-    storage.save(path, {f"model.{key}": x for key, x in weights.items()}, about)
-    (test,) = from_dict(RunConfig, about["run"], "run").data.load("cpu", "test")
+    tensors.save(path, {f"model.{key}": x for key, x in weights.items()}, found.about)
+    (test,) = from_dict(RunConfig, found.about["run"], "run").data.load("cpu", "test")
     for what in (place, name):
         score = kanerva.evaluate(kanerva.load(what), test, count=IMAGES)
         print(f"{what}: {score.nats:.3f} ± {score.nats_stderr:.3f} nats per image{score.in_bits}")

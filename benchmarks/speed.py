@@ -40,8 +40,7 @@ import kanerva
 import report
 from contenders import Case, captured
 from kanerva import PRESETS, DataConfig, deep_checks
-from kanerva.experiments import plots
-from kanerva.files import atomic_write
+from kanerva.support.files import atomic_write
 from timing import Work, compare, cuda_events, exponent, take_turns, wall
 
 Row = dict[str, Any]
@@ -424,7 +423,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     run(plan, parts, devices, results, done)
     if args.plot:
-        plots.draw(results, args.out)
+        report.draw(results, args.out)
     console.print(f"torch {torch.__version__}, {results['seconds']} s")
 
 

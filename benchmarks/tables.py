@@ -14,9 +14,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kanerva.experiments import plots
-from kanerva.experiments.plots.speed import duration, sizes
-from kanerva.experiments.tables import Share, Table
+import more as more_of_a_class
+import order
+from kanerva.lab import EXPERIMENTS, drawing, find
+from kanerva.lab.tables import Share, Table
+from report import duration, sizes
+from report import figure as speed_figure
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -516,6 +519,9 @@ def filled(text: str) -> str:
 
 # Figures
 
+SCRIPTS: dict[str, Any] = {"order": order, "more": more_of_a_class}
+"""Experiments that are scripts here."""
+
 
 def shown_pictures() -> set[Path]:
     """The pictures in results/ that pages show."""
@@ -534,11 +540,19 @@ def figures() -> Iterator[tuple[Path, Figure]]:
             picture for picture in wanted if picture.parent == path.parent and picture.stem.startswith(path.stem)
         }
         results = json.loads(path.read_text())
-        if mine and plots.subject(results) in plots.DRAWN:
-            for end, figure in plots.figures(plots.subject(results), results).items():
-                picture = path.with_name(f"{path.stem}-{end}.png" if end else f"{path.stem}.png")
-                if picture in mine:
-                    yield picture, figure
+        for end, figure in drawn(results).items() if mine else ():
+            picture = path.with_name(f"{path.stem}-{end}.png" if end else f"{path.stem}.png")
+            if picture in mine:
+                yield picture, figure
+
+
+def drawn(results: dict[str, Any]) -> dict[str, Figure]:
+    """The figures of a file of results, by the ends of their names; none of one that has no figure."""
+    name = results.get("experiment")
+    if name in EXPERIMENTS or name in SCRIPTS:
+        return drawing.figures(SCRIPTS.get(name) or find(name), results["models"])
+    with drawing.style():
+        return {"": speed_figure(results)} if "parts" in results else {}
 
 
 def main() -> None:
@@ -548,7 +562,7 @@ def main() -> None:
             page.write_text(new)
             print(page.relative_to(ROOT))
     for path, figure in figures():
-        path.write_bytes(plots.picture(figure))
+        path.write_bytes(drawing.picture(figure))
         print(path.relative_to(ROOT))
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from kanerva import MemoryState
 from kanerva.likelihood import Correlated
+from kanerva.models import BaseConfig
 
 # Every size that a loop, a block or a vector unit could trip over: (batch, K, C, T).
 AWKWARD = [
@@ -66,3 +67,13 @@ def covariance_of(likelihood: Correlated) -> Tensor:
     L = torch.eye(c, dtype=torch.float64).repeat(*likelihood.mean.movedim(-3, -1).shape[:-1], 1, 1)
     L[..., i, j] = likelihood.lower.movedim(-3, -1)
     return L @ torch.diag_embed(likelihood.scale.square().movedim(-3, -1)) @ L.mT
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(config: BaseConfig, *batch: int, seed: int = 0) -> Tensor:
+    """Images that suit a model: bits, or numbers on [−1, 1]."""
+    x = normal(*batch, *config.image, seed=seed)
+    return (x > 0.5).double() if config.binary else x.clamp(-1, 1)

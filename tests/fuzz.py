@@ -32,14 +32,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import safetensors.torch
 import torch
 from PIL import Image
 
 import kanerva
-from kanerva import checkpoint, files, models, report, storage
+from kanerva.app import report
+from kanerva.checkpoint import Run
 from kanerva.data import omniglot
 from kanerva.distributed import World
+from kanerva.models import checkpoint
+from kanerva.support import files
+from kanerva.support import tensors as storage
 from kanerva.train import fit, new_run
 from small import tiny
 
@@ -122,7 +125,7 @@ def change(*ways: Callable[[bytes, random.Random], bytes]) -> Callable[[Path, ra
 # Checkpoints
 
 
-def new(folder: Path) -> checkpoint.Run:
+def new(folder: Path) -> Run:
     """A run on tiny images, before its first step."""
     return new_run(config_in(folder), World(0, 1, torch.device("cpu")))
 
@@ -138,7 +141,6 @@ def put_run(folder: Path) -> None:
     """A run that has ended: checkpoint, config and metrics. Its images lie beside it, and stay whole."""
     kanerva.train(config_in(folder.parent), folder)
     (folder / "best.safetensors").unlink()
-    shutil.rmtree(folder / "tensorboard", ignore_errors=True)
 
 
 def put_checkpoint(folder: Path) -> None:
@@ -147,30 +149,17 @@ def put_checkpoint(folder: Path) -> None:
         (folder / name).unlink()
 
 
-def put_earlier(folder: Path) -> None:
-    """A checkpoint of format 1."""
-    put_checkpoint(folder)
-    tensors, about = storage.load(folder / storage.LAST)
-    data = safetensors.torch.save(tensors, {"kanerva": json.dumps({**about, "format": 1})})
-    (folder / storage.LAST).write_bytes(data)
-
-
 def read_checkpoint(folder: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """All that is in the file, once a model was built of it."""
-    found = storage.load(folder / storage.LAST)
-    models.build(*found, str(folder / storage.LAST))
-    return found
-
-
-def read_earlier(folder: Path) -> tuple[dict[str, torch.Tensor], None]:
-    """The weights of a model: format 1 covers no description."""
-    return kanerva.load(folder / storage.LAST).state_dict(), None
+    found = checkpoint.read(folder / checkpoint.LAST)
+    found.model()
+    return found.tensors, found.about
 
 
 def read_state(folder: Path) -> tuple[dict[str, torch.Tensor], Any]:
     """A run that goes on from a checkpoint, saved again."""
     run = new(folder.parent)
-    run.restore(folder / storage.LAST)
+    run.restore(folder / checkpoint.LAST)
     run.save(folder.parent / "again.safetensors")
     tensors, about = storage.load(folder.parent / "again.safetensors")
     return tensors, {key: about[key] for key in ("step", "best")}
@@ -184,12 +173,12 @@ def same_tensors(a: tuple[dict[str, torch.Tensor], Any], b: tuple[dict[str, torc
 
 def describe_otherwise(folder: Path, draw: random.Random) -> None:
     """Another description with a checksum that is right: somebody wrote it so."""
-    tensors, about = storage.load(folder / storage.LAST)
+    tensors, about = storage.load(folder / checkpoint.LAST)
     with contextlib.suppress(ValueError, RecursionError):
         about = json.loads(text_of(json.dumps(about).encode(), draw))
     if isinstance(about, dict):
         with contextlib.suppress(ValueError):  # NaN cannot be written
-            storage.save(folder / storage.LAST, tensors, about)
+            storage.save(folder / checkpoint.LAST, tensors, about)
 
 
 def read_run(folder: Path) -> None:
@@ -276,7 +265,6 @@ def same_images(a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...]) -> boo
 TARGETS = {
     "checkpoint": Target(put_checkpoint, read_checkpoint, change(bytes_of, header_of), same_tensors),
     "checkpoint to resume from": Target(put_checkpoint, read_state, change(bytes_of, header_of), same_tensors),
-    "checkpoint of format 1": Target(put_earlier, read_earlier, change(bytes_of, header_of), same_tensors),
     "description": Target(put_checkpoint, read_checkpoint, describe_otherwise),
     "description to resume from": Target(put_checkpoint, read_state, describe_otherwise),
     "run": Target(put_run, read_run, change(bytes_of, text_of), share=5),

@@ -39,8 +39,8 @@ def mirror(rows: int = 8, dtype: torch.dtype = torch.float32) -> DKM:
     rotation = torch.linalg.qr(normal(2 * PIXELS, 2 * PIXELS)).Q
     m.encoder, m.decoder = Encoder(rotation), Decoder(rotation)  # type: ignore[assignment]
     with torch.no_grad():
-        m.R0.copy_(0.3 * normal(m.config.rows, 2 * PIXELS, seed=1))
-        m.log_noise_var.fill_(-1.0)
+        m.R0.copy_(0.3 * normal(m.memory.rows, 2 * PIXELS, seed=1))
+        m.memory.log_noise_var.fill_(-1.0)
     return m.to(dtype).requires_grad_(False)
 
 

@@ -31,7 +31,7 @@ def model(config: DKMConfig = BITS, seed: int = 0, dtype: torch.dtype = torch.fl
             p.mul_(1.5)
         if any(config.spread):  # which are zero at first
             m.decoder.up[-1].weight[:, config.image[0] :].normal_(std=0.1)
-        m.log_noise_var.fill_(-1.0)
+        m.memory.log_noise_var.fill_(-1.0)
     return m.requires_grad_(False)
 
 

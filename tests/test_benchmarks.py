@@ -16,7 +16,6 @@ import report
 import seeds
 import speed
 import timing
-from kanerva.experiments import plots
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -172,7 +171,7 @@ def test_a_figure_of_some_parts_on_two_devices(tmp_path: Path) -> None:
     row = {"case": case, "what": "forward + backward", "left_out": {"gram": "out of memory"}}
     rows = [row | {"device": "cpu", "contenders": {}}, row | {"device": "cuda", "contenders": contenders}]
     results = {"machine": {"cpu": "a CPU", "gpu": "a GPU"}, "parts": {"write": rows}}
-    plots.draw(results, tmp_path / "some.json")
+    report.draw(results, tmp_path / "some.json")
     assert (tmp_path / "some.png").stat().st_size > 0
     assert "out of memory" in str(report.table("write", rows).caption)
 

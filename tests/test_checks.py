@@ -1,5 +1,6 @@
 """Bad input raises an error that says which argument, what came and what was wanted, and changes nothing."""
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -32,219 +33,78 @@ indefinite = spoiled(torch.eye(4, dtype=torch.float64), 2.0)
 indefinite[1, 0] = 2.0
 lopsided = spoiled(torch.eye(4, dtype=torch.float64), 0.5)
 
-# call, type of error, and what its message must say
-BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "z of one axis": (
-        lambda: memory.write(STATE, Z[0, 0], S2),
-        ValueError,
-        r"z: expected shape \(\*b, T, C\), got \(5,\)",
+# each call is wrong in one way, which the error names: the argument, what came, what was wanted
+BAD: list[tuple[str, Callable[[], Any]]] = [
+    (r"z: expected shape \(\*b, T, C\), got shape \(5,\)", lambda: memory.write(STATE, Z[0, 0], S2)),
+    (r"z: .* with C = 5 as in state\.R, got \(2, 3, 4\)", lambda: memory.write(STATE, Z[..., :4], S2)),
+    (r"R0: .* got \(2, 4, 4\)", lambda: memory.span(STATE, R[..., :4], 1.0)),
+    ("prior_var: expected", lambda: memory.span(STATE, R, 0.0)),
+    (r"w: .* with K = 4 as in state\.R", lambda: memory.read(STATE, Z)),
+    (r"z: .* with T = 2 as in w", lambda: memory.condition(STATE, W[:, :2], Z, S2)),
+    (r"batch axes: .* \(2,\) of state\.\w, .*\(3,\) of z", lambda: memory.write(STATE, normal(3, 3, 5), S2)),
+    (r"batch axes: .*\(3,\) of z", lambda: memory.write(MemoryState(R[0], U), normal(3, 3, 5), S2)),
+    (r"state\.U: .* with K = 4", lambda: memory.write(MemoryState(R, U[:, :3, :3]), Z, S2)),
+    (r"state\.U: .* got \(2, 4, 3\)", lambda: memory.write(MemoryState(R, U[..., :3]), Z, S2)),
+    ("R0: expected at least one row", lambda: memory.prior(normal(0, 5), 1.0)),
+    (r"state: expected a MemoryState\(R, U\), got tuple", lambda: memory.read((R, U), W)),  # type: ignore[arg-type]
+    (r"state: .* memory.write gives a pair", lambda: memory.read(memory.write(STATE, Z, S2), W)),  # type: ignore[arg-type]
+    (r"z: expected a tensor .*, got ndarray", lambda: memory.write(STATE, Z.numpy(), S2)),  # type: ignore[arg-type]
+    ("z: .* got NoneType", lambda: memory.address(None, STATE, S2)),  # type: ignore[arg-type]
+    ("z: expected torch.float64", lambda: memory.write(STATE, Z.float(), S2)),
+    ("z: .* got torch.bfloat16", lambda: memory.write(STATE, Z.bfloat16(), S2)),
+    ("z: .* got torch.int64", lambda: memory.write(STATE, Z.long(), S2)),
+    (r"state\.U: .* torch.float32", lambda: memory.write(MemoryState(R, U.float()), Z, S2)),
+    (r"z: expected device cpu like state\.R, got meta", lambda: memory.write(STATE, Z.to("meta"), S2)),
+    ("noise_var: .* torch.float32", lambda: memory.write(STATE, Z, S2.float())),
+    ("noise_var: expected device cpu", lambda: memory.write(STATE, Z, S2.to("meta"))),
+    (r"noise_var: expected one .* got shape \(5,\)", lambda: memory.write(STATE, Z, S2.expand(5))),
+    *(
+        (f"noise_var: .* got {x}", functools.partial(memory.write, STATE, Z, x))
+        for x in (0.0, -0.3, NAN, INF, None)
     ),
-    "z of the wrong size": (
-        lambda: memory.write(STATE, Z[..., :4], S2),
-        ValueError,
-        r"z: .* with C = 5 \(columns of state.R\), got \(2, 3, 4\)",
-    ),
-    "a prior of another size": (
-        lambda: memory.span(STATE, R[..., :4], 1.0),
-        ValueError,
-        r"R0: .* got \(2, 4, 4\)",
-    ),
-    "priors that are not as many as the memories": (
-        lambda: memory.span(STATE, R[:1].expand(3, -1, -1), 1.0),
-        ValueError,
-        r"batch axes: .* \(2,\) of state, \(3,\) of R0",
-    ),
-    "a prior without variance": (lambda: memory.span(STATE, R, 0.0), ValueError, "prior_var: expected"),
-    "w of the wrong size": (
-        lambda: memory.read(STATE, Z),
-        ValueError,
-        r"w: .* with K = 4 \(rows of state.R\), got \(2, 3, 5\)",
-    ),
-    "w with an axis too few": (
-        lambda: memory.read(STATE, W[0, 0]),
-        ValueError,
-        r"w: expected shape \(\*b, T, K\), got \(4,\)",
-    ),
-    "fewer weights than codes": (
-        lambda: memory.condition(STATE, W[:, :2], Z, S2),
-        ValueError,
-        r"w and z: .* T = 2 weights .* T = 3 codes",
-    ),
-    "batches that do not fit": (
-        lambda: memory.write(STATE, normal(3, 3, 5), S2),
-        ValueError,
-        r"batch axes: .* \(2,\) of state, \(3,\) of z",
-    ),
-    "U of another size": (
-        lambda: memory.write(MemoryState(R, U[:, :3, :3]), Z, S2),
-        ValueError,
-        r"state.U: .* with K = 4",
-    ),
-    "U that is not square": (
-        lambda: memory.write(MemoryState(R, U[..., :3]), Z, S2),
-        ValueError,
-        r"state.U: .* with K = 4 .* got \(2, 4, 3\)",
-    ),
-    "U with another batch": (
-        lambda: memory.write(MemoryState(R, U.expand(3, 2, 4, 4)[:, 0]), Z, S2),
-        ValueError,
-        r"batch axes: .* \(2,\) of state.R, \(3,\) of state.U",
-    ),
-    "a memory without rows": (
-        lambda: memory.prior(normal(0, 5), 1.0),
-        ValueError,
-        r"R0: expected at least one row",
-    ),
-    "a pair of tensors for a memory": (
-        lambda: memory.read((R, U), W),  # type: ignore[arg-type]
-        TypeError,
-        r"state: expected a MemoryState\(R, U\), got tuple",
-    ),
-    "an array for a tensor": (
-        lambda: memory.write(STATE, Z.numpy(), S2),  # type: ignore[arg-type]
-        TypeError,
-        r"z: expected a tensor of shape \(\*b, T, C\), got ndarray",
-    ),
-    "codes in float32": (lambda: memory.write(STATE, Z.float(), S2), TypeError, r"z: expected torch.float64"),
-    "codes in bfloat16": (lambda: memory.write(STATE, Z.bfloat16(), S2), TypeError, r"z: .* got torch.bfloat16"),
-    "whole numbers": (lambda: memory.write(STATE, Z.long(), S2), TypeError, r"z: .* got torch.int64"),
-    "U in float32": (
-        lambda: memory.write(MemoryState(R, U.float()), Z, S2),
-        TypeError,
-        r"state.U: .* torch.float32",
-    ),
-    "noise in float32": (lambda: memory.write(STATE, Z, S2.float()), TypeError, r"noise_var: .* torch.float32"),
-    "codes on another device": (
-        lambda: memory.write(STATE, Z.to("meta"), S2),
-        ValueError,
-        r"z: expected device cpu like the rest, got meta",
-    ),
-    "noise on another device": (
-        lambda: memory.write(STATE, Z, S2.to("meta")),
-        ValueError,
-        r"noise_var: expected device cpu",
-    ),
-    "a NaN code": (
-        lambda: memory.write(STATE, spoiled(Z, NAN), S2),
-        ValueError,
-        r"z: expected finite values, got 1 NaN or infinite of 30",
-    ),
-    "an infinite code": (lambda: memory.address(spoiled(Z, INF), STATE, S2), ValueError, r"z: .* finite"),
-    "a NaN weight": (lambda: memory.kl_weights(spoiled(W, NAN), S2), ValueError, r"w: .* finite"),
-    "a NaN mean": (lambda: memory.read(MemoryState(spoiled(R, NAN), U), W), ValueError, r"state.R: .* finite"),
-    "no noise": (lambda: memory.write(STATE, Z, 0.0), ValueError, r"noise_var: .* positive.* got 0.0"),
-    "negative noise": (lambda: memory.write(STATE, Z, -S2), ValueError, r"noise_var: .* positive.* got -0.3"),
-    "NaN noise": (lambda: memory.write(STATE, Z, NAN), ValueError, r"noise_var: .* got nan"),
-    "infinite noise": (lambda: memory.write(STATE, Z, INF), ValueError, r"noise_var: .* got inf"),
-    "no noise at all": (lambda: memory.write(STATE, Z, None), TypeError, r"noise_var: .* got None"),  # type: ignore[arg-type]
-    "noise as a truth": (lambda: memory.write(STATE, Z, True), TypeError, r"noise_var: .* got True of type bool"),
-    "noise below float32": (
-        lambda: memory.predict(STATE.to(torch.float32), W.float(), 1e-50),
-        ValueError,
-        r"noise_var: .* got 1e-50, which torch.float32 cannot hold",
-    ),
-    "no codes at all": (lambda: memory.address(None, STATE, S2), TypeError, r"z: .* got NoneType"),  # type: ignore[arg-type]
-    "no weights at all": (lambda: memory.read(STATE, None), TypeError, r"w: .* got NoneType"),  # type: ignore[arg-type]
-    "what write gave": (
-        lambda: memory.read(memory.write(STATE, Z, S2), W),  # type: ignore[arg-type]
-        TypeError,
-        r"state: .* got tuple; .* memory.write gives a pair \(state, weights\)",
-    ),
-    "U of a batch that z does not fit": (
-        lambda: memory.write(MemoryState(R[0], U), normal(3, 3, 5), S2),
-        ValueError,
-        r"batch axes: .* \(2,\) of state, \(3,\) of z",
-    ),
-    "codes that overflow": (
-        lambda: memory.write(MemoryState(R.float() * 1e25, U.float()), Z.float(), 1.0),
-        ValueError,
-        r"R Rᵀ \+ noise_var I: expected finite values, got an overflow of torch.float32",
-    ),
-    "noise for each dimension": (
-        lambda: memory.write(STATE, Z, S2.expand(5)),
-        ValueError,
-        r"noise_var: expected one .* got shape \(5,\)",
-    ),
-    "noise as text": (lambda: memory.write(STATE, Z, "1"), TypeError, r"noise_var: .* got '1' of type str"),  # type: ignore[arg-type]
-    "negative prior": (lambda: memory.prior(R, -1), ValueError, r"prior_var: .* got -1"),
-    "no weight variance": (lambda: memory.kl_weights(W, 0), ValueError, r"weight_var: .* got 0"),
-    "a batch that is a number": (
-        lambda: memory.prior(R, 1.0, batch=3),  # type: ignore[arg-type]
-        ValueError,
-        r"batch: expected a tuple of sizes such as \(16,\), got 3",
-    ),
-    "no iterations": (lambda: memory.write(STATE, Z, S2, iterations=0), ValueError, r"iterations: .* got 0"),
-    "half a block": (
-        lambda: memory.write(STATE, Z, S2, block=0.5),  # type: ignore[arg-type]
-        ValueError,
-        r"block: expected a whole number of at least 1, got 0.5",
-    ),
-    "an indefinite U": (
-        lambda: memory.write(MemoryState(R, indefinite), Z, S2),
-        ValueError,
-        r"state.U: expected a positive definite matrix, got 1 of 1 .*least eigenvalue -1\)",
-    ),
-    "a U that is not symmetric": (
-        lambda: memory.sample(MemoryState(R, lopsided)),
-        ValueError,
-        r"state.U: expected a symmetric matrix, got entries that differ by 0.5",
-    ),
-    "a singular prior": (
-        lambda: memory.kl_memory(STATE, MemoryState(R, torch.zeros_like(U))),
-        ValueError,
-        r"p.U: expected a positive definite matrix, got 2 of 2",
-    ),
-    "memories of two sizes": (
-        lambda: memory.kl_memory(STATE, case((2,), K=3, C=5).state),
-        ValueError,
-        r"q and p: expected memories of one size, got R of \(2, 4, 5\) and \(2, 3, 5\)",
-    ),
-    "an update with another size": (
-        lambda: memory.update(STATE, W[:, 0], Z[:, 0, :3], S2),
-        ValueError,
-        r"z: expected shape \(\*b, C\) with C = 5",
-    ),
-}
+    ("noise_var: .* got bool", lambda: memory.write(STATE, Z, True)),
+    ("noise_var: .* got str", lambda: memory.write(STATE, Z, "1")),  # type: ignore[arg-type]
+    ("noise_var: .* cannot hold", lambda: memory.predict(STATE.to(torch.float32), W.float(), 1e-50)),
+    ("prior_var: .* got -1", lambda: memory.prior(R, -1)),
+    ("weight_var: .* got 0", lambda: memory.kl_weights(W, 0)),
+    ("z: expected finite values, got 1 NaN or infinite of 30", lambda: memory.write(STATE, spoiled(Z, NAN), S2)),
+    ("z: .* finite", lambda: memory.address(spoiled(Z, INF), STATE, S2)),
+    ("w: .* finite", lambda: memory.kl_weights(spoiled(W, NAN), S2)),
+    (r"state\.R: .* finite", lambda: memory.read(MemoryState(spoiled(R, NAN), U), W)),
+    ("got an overflow", lambda: memory.write(MemoryState(R.float() * 1e25, U.float()), Z.float(), 1.0)),
+    ("batch: expected a tuple, got int", lambda: memory.prior(R, 1.0, batch=3)),  # type: ignore[arg-type]
+    ("iterations: .* got 0", lambda: memory.write(STATE, Z, S2, iterations=0)),
+    ("block: expected a whole number", lambda: memory.write(STATE, Z, S2, block=0.5)),  # type: ignore[arg-type]
+    (r"state\.U: .* got 1 of 1 .*eigenvalue -1", lambda: memory.write(MemoryState(R, indefinite), Z, S2)),
+    (r"state\.U: expected a symmetric matrix", lambda: memory.sample(MemoryState(R, lopsided))),
+    (r"p\.U: expected a positive", lambda: memory.kl_memory(STATE, MemoryState(R, torch.zeros_like(U)))),
+    (r"p\.R: .* with K = 4 as in q\.R", lambda: memory.kl_memory(STATE, case((2,), K=3, C=5).state)),
+    (r"z: expected shape \(\*b, C\) with C = 5", lambda: memory.update(STATE, W[:, 0], Z[:, 0, :3], S2)),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named(name: str) -> None:
-    call, kind, message = BAD[name]
+@pytest.mark.parametrize(("message", "call"), BAD, ids=[str(i) for i in range(len(BAD))])
+def test_bad_input_is_named(message: str, call: Callable[[], Any]) -> None:
     before = [x.clone() for x in (R, U, W, Z, S2)]
-    with pytest.raises(kind, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call()
     assert all(torch.equal(a, b) for a, b in zip(before, (R, U, W, Z, S2), strict=True))
 
 
-def test_noise_lost_in_rounding_is_an_error_not_a_clamp() -> None:
-    """R Rᵀ of rank one, with a noise far below its last digit."""
+def test_what_rounding_has_lost_is_an_error_not_a_clamp() -> None:
+    """R Rᵀ of rank one, with a noise far below its last digit; and 200 writes with a noise below U's rounding."""
     rows = torch.ones(3, 1) * normal(1, 50, dtype=torch.float32) * 1e4
     with pytest.raises(ValueError, match=re.escape("R Rᵀ + noise_var I: expected a positive definite matrix")):
         memory.write(memory.prior(rows, 1.0), normal(2, 50, dtype=torch.float32), 1e-20)
-
-
-def test_a_u_lost_in_rounding_is_an_error() -> None:
-    """200 writes in float32 with a noise far below its rounding: write says so, not the call after it."""
     z = normal(200, 100, dtype=torch.float32)
     with pytest.raises(ValueError, match=r"U after writing: expected a positive definite matrix|W U Wᵀ"):
         memory.write(memory.prior(normal(32, 100, dtype=torch.float32), 1.0), z, 1e-8)
 
 
-@pytest.mark.parametrize("value", [1, 0.3, np.float32(0.3), np.float64(0.3), np.int64(2)], ids=repr)
+@pytest.mark.parametrize("value", [1, np.float32(0.3), np.int64(2)], ids=repr)
 def test_any_real_number_is_a_variance(value: Any) -> None:
     expected = memory.predict(STATE, W, float(value))[1]
     torch.testing.assert_close(memory.predict(STATE, W, value)[1], expected)
-
-
-def test_functions_run_under_vmap_and_grad() -> None:
-    """torch.func has no values to look at: the checks step aside."""
-    written, w = memory.write(STATE, Z, S2)
-    mapped = torch.func.vmap(lambda R, U, z: memory.write(MemoryState(R, U), z, S2))(R, U, Z)
-    torch.testing.assert_close(mapped[0].R, written.R)
-    torch.testing.assert_close(mapped[1], w)
-    lone = MemoryState(R[0], U[0])
-    slope = torch.func.grad(lambda z: memory.write(lone, z, S2)[0].R.sum())(Z[0])
-    assert slope.shape == Z[0].shape
 
 
 @pytest.mark.parametrize("change", ["in place", "data", "numpy"])

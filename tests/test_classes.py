@@ -7,7 +7,7 @@ import classes
 import kanerva
 from kanerva import CodecConfig
 from kanerva.evaluate import halves, new_images
-from kanerva.models.vae import VAE, VAEConfig
+from kanerva.models.rivals.vae import VAE, VAEConfig
 
 
 @torch.no_grad()

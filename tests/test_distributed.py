@@ -18,9 +18,10 @@ import torch.multiprocessing as mp
 import kanerva
 from cases import case, normal
 from conftest import cuda
-from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, memory, storage
+from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, memory
 from kanerva.fields import to_dict
 from kanerva.step import Plan, Step, loss_of
+from kanerva.support import tensors as storage
 from kanerva.train import fit, new_run, train_here
 from small import metrics, tiny
 
@@ -47,7 +48,7 @@ def half(rank: int) -> tuple[torch.Tensor, torch.Generator]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two gloo processes, which take seconds to start, left what the functions of `enter` gave."""
     folder = tmp_path_factory.mktemp("joined")
-    mp.spawn(enter, (folder,), nprocs=2)  # type: ignore[no-untyped-call]
+    mp.spawn(enter, (folder,), nprocs=2)  # type: ignore[attr-defined]
     return folder
 
 

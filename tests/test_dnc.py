@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.autograd import gradcheck
 
 import kanerva
-from cases import normal
-from kanerva import PRESETS, CodecConfig, objective
-from kanerva.models import dnc
+from cases import generator, images, normal
+from kanerva import CodecConfig
 from kanerva.models.base import Preparation
-from kanerva.models.dnc import DNC, DNCConfig, DNCState, Reading
+from kanerva.models.rivals import dnc
+from kanerva.models.rivals.dnc import DNC, DNCConfig, DNCState, Reading
 
 SMALL = DNCConfig(image=(1, 6, 7), code=5, rows=6, heads=3, hidden=7, codec=CodecConfig((4, 6)))
 
@@ -22,10 +22,6 @@ SMALL = DNCConfig(image=(1, 6, 7), code=5, rows=6, heads=3, hidden=7, codec=Code
 def model(config: DNCConfig = SMALL) -> DNC:
     torch.manual_seed(0)
     return DNC(config).double().eval()
-
-
-def images(*batch: int, seed: int = 0) -> Tensor:
-    return (normal(*batch, *SMALL.image, seed=seed) > 0.5).double()
 
 
 def weights(*shape: int, seed: int = 0) -> Tensor:
@@ -99,9 +95,14 @@ def test_content() -> None:
     close(found, [slow_content(M.tolist(), k[r].tolist(), float(beta[r])) for r in range(3)])
 
 
-def test_usage() -> None:
+def test_usage_links_and_reading() -> None:
     u, w, r, f = gates(6), weights(6, seed=1), weights(3, 6, seed=2), gates(3, seed=3)
     close(dnc.used(u, w, r, f), slow_usage(u.tolist(), w.tolist(), r.tolist(), f.tolist()))
+    M, L, p = normal(6, 5), 0.1 * gates(6, 6, seed=1), weights(6, seed=4)
+    close(dnc.linked(L, p, w), slow_links(L.tolist(), p.tolist(), w.tolist()))
+    how = Reading(normal(3, 5, seed=3), 1 + gates(3, seed=4), normal(3, 3, seed=5).softmax(-1))
+    each = zip(r.tolist(), how.key.tolist(), how.strength.tolist(), how.modes.tolist(), strict=True)
+    close(dnc.read_weights(M, L, r, how), [slow_read(M.tolist(), L.tolist(), *one) for one in each])
 
 
 @pytest.mark.parametrize("case", ["any", "ties", "unused", "full", "one row"])
@@ -119,41 +120,6 @@ def test_allocation(case: str) -> None:
         assert float(found[0]) > 1 - 2e-6  # all into the first row, but for what usage is raised by
     if case == "full":
         assert float(found.sum()) == 0
-
-
-def test_allocation_goes_with_the_rows() -> None:
-    """Rows in another order are given the same shares, in that order; but for ties, which fall to the first."""
-    u, order = gates(4, 9), torch.randperm(9, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(dnc.allocation(u[..., order]), dnc.allocation(u)[..., order])
-
-
-def test_all_is_allocated_that_is_free() -> None:
-    """Σ a = 1 − Π u: a sum that telescopes."""
-    u = gates(5, 7)
-    raised = dnc.UNUSED + (1 - dnc.UNUSED) * u
-    torch.testing.assert_close(dnc.allocation(u).sum(-1), 1 - raised.prod(-1))
-
-
-def test_links() -> None:
-    L, p, w = gates(6, 6), weights(6, seed=1), weights(6, seed=2)
-    close(dnc.linked(L, p, w), slow_links(L.tolist(), p.tolist(), w.tolist()))
-
-
-def test_read_weights() -> None:
-    M, L, w = normal(6, 5), 0.1 * gates(6, 6, seed=1), weights(3, 6, seed=2)
-    how = Reading(normal(3, 5, seed=3), 1 + gates(3, seed=4), normal(3, 3, seed=5).softmax(-1))
-    slow = [
-        slow_read(
-            M.tolist(),
-            L.tolist(),
-            w[r].tolist(),
-            how.key[r].tolist(),
-            float(how.strength[r]),
-            how.modes[r].tolist(),
-        )
-        for r in range(3)
-    ]
-    close(dnc.read_weights(M, L, w, how), slow)
 
 
 def slow_step(m: DNC, s: DNCState, z: Tensor) -> DNCState:
@@ -199,7 +165,7 @@ def test_steps_of_writing() -> None:
     m, z = model(), 3 * normal(4, 5)
     state = slow = m.blank()
     for code in z:
-        state, slow = m.write_codes(state, code[None]), slow_step(m, slow, code)
+        state, slow = m.controller(state, m.controller.input(code)), slow_step(m, slow, code)
         for found, wanted in zip(state, slow, strict=True):
             torch.testing.assert_close(found, wanted)
 
@@ -207,7 +173,9 @@ def test_steps_of_writing() -> None:
 @torch.no_grad()
 def test_reading_is_the_same_equations_for_each_cue() -> None:
     m, z = model(), 3 * normal(4, 5)
-    state, c = m.write_codes(m.blank(), z), m.config
+    state, c = m.blank(), m.config
+    for code in z:
+        state = m.controller(state, m.controller.input(code))
     found, last = m.read(state, z)
     for q in range(4):
         hidden, cell = m.start
@@ -257,9 +225,11 @@ def test_long_episodes_stay_finite_in_float32(scale: float) -> None:
     with torch.no_grad():
         for name, weight in m.controller.named_parameters():
             weight.mul_(1.0 if name.startswith("recurrent") else scale)
-    x = torch.cat([images(2, 100), torch.zeros(2, 50, *SMALL.image), torch.ones(2, 50, *SMALL.image)], 1).float()
-    terms = m(x, torch.Generator().manual_seed(0))
-    objective.loss(terms).backward()
+    x = torch.cat(
+        [images(SMALL, 2, 100), torch.zeros(2, 50, *SMALL.image), torch.ones(2, 50, *SMALL.image)], 1
+    ).float()
+    terms = m(x, generator(0))
+    terms.loss().backward()
     assert bool(terms.log_lik.isfinite().all())
     assert [name for name, p in m.named_parameters() if p.grad is None or not bool(p.grad.isfinite().all())] == []
     with torch.no_grad():
@@ -275,19 +245,9 @@ def test_long_episodes_stay_finite_in_float32(scale: float) -> None:
 # the model
 
 
-def test_writing_on_is_writing_at_once() -> None:
-    m, x = model(), images(2, 7)
-    at_once = m.write(x)
-    for part, other in zip(at_once, m.write(x[:, 3:], m.write(x[:, :3])), strict=True):
-        torch.testing.assert_close(part, other)
-    # one memory, two ways to go on
-    for part, other in zip(m.write(x, m.write(x[0])), m.write(x, m.write(x[[0, 0]])), strict=True):
-        torch.testing.assert_close(part, other)
-
-
 def test_reading_sees_the_memory_alone() -> None:
     """Not the writing controller: with other values there, and in what is only for writing, it reads the same."""
-    m, x = model(), images(2, 4)
+    m, x = model(), images(SMALL, 2, 4)
     state = m.write(x)
     other = state._replace(
         **{name: part + 1 for name, part in state._asdict().items() if name not in ("memory", "links")}
@@ -302,13 +262,13 @@ def test_reading_sees_the_memory_alone() -> None:
 
 
 def test_a_blank_memory_reads_the_same_for_every_cue() -> None:
-    m, x = model(), images(4)
+    m, x = model(), images(SMALL, 4)
     found, _ = m.read(m.blank(), m.encode(x))
     assert torch.equal(found, found[:1].expand_as(found))
 
 
 def test_forward_scores_what_is_read() -> None:
-    m, x = model(), images(2, 4)
+    m, x = model(), images(SMALL, 2, 4)
     terms, z = m(x), m.encode(x)
     torch.testing.assert_close(terms.log_lik, m.decode(m.read(m.write(x), z)[0]).log_prob(x))
     torch.testing.assert_close(terms.log_lik_auto, m.decode(z).log_prob(x))
@@ -317,26 +277,24 @@ def test_forward_scores_what_is_read() -> None:
 
 
 def test_cues_are_corrupted_in_training_alone() -> None:
-    m, x = model().float(), images(3, 50).float()
+    m, x = model().float(), images(SMALL, 3, 50).float()
     clean = m(x).log_lik
-    cue = m.corrupted(x, torch.Generator().manual_seed(0))
+    cue = m.corrupted(x, generator(0))
     shares = (cue != x).double().mean((-3, -2, -1))
     assert 0.2 < float(shares.mean()) < 0.25  # half of 0.45
     assert float(shares.std()) > 0.1
     data = kanerva.data.ClassImages.from_labels(x.flatten(0, 1).to(torch.uint8), torch.arange(150) % 4, binary=True)
     wanted = kanerva.evaluate(m, data, 4, 32)
     m.train()
-    z = m.encode(m.corrupted(x, torch.Generator().manual_seed(3)))
-    torch.testing.assert_close(
-        m(x, torch.Generator().manual_seed(3)).log_lik, m.decode(m.read(m.write(x), z)[0]).log_prob(x)
-    )
+    z = m.encode(m.corrupted(x, generator(3)))
+    torch.testing.assert_close(m(x, generator(3)).log_lik, m.decode(m.read(m.write(x), z)[0]).log_prob(x))
     assert kanerva.evaluate(m, data, 4, 32) == wanted
     assert m.training
     assert not torch.equal(m(x).log_lik, clean)
 
 
 def test_the_extra_score_is_of_other_memories() -> None:
-    m, x = model(), images(3, 4)
+    m, x = model(), images(SMALL, 3, 4)
     ((name, score),) = m.extra_scores(x).items()
     assert name == "read from another episode's memory"
     for i in range(3):
@@ -346,7 +304,7 @@ def test_the_extra_score_is_of_other_memories() -> None:
 
 
 def test_recall_reads_again_and_again() -> None:
-    m, x = model(), images(2, 4)
+    m, x = model(), images(SMALL, 2, 4)
     state = m.write(x)
     found = m.recall(state, x, 2)
     once, w = m.read(state, m.encode(x))
@@ -356,51 +314,17 @@ def test_recall_reads_again_and_again() -> None:
     torch.testing.assert_close(found.w[0], w.mean(-2))
 
 
-def test_what_is_kept_is_the_state() -> None:
-    m = model()
-    assert m.kept(3) == m.kept(300) == sum(part.numel() for part in m.write(images(3)))
-    assert DNC(DNCConfig()).kept(1) == 64 * 100 + 64 * 64 + 3 * 64 + 4 * 64 + 2 * 256
-
-
-@pytest.mark.usefixtures("no_shape_checks")
-def test_a_memory_of_mixed_parts_is_refused() -> None:
-    m, x = model(), images(2, 4)
-    state = m.write(x)
-    with pytest.raises(
-        ValueError, match=r"state: expected parts with the same batch axes, got \(2,\), \(\), \(2,\)"
-    ):
-        m.recall(state._replace(links=state.links[0]), x)
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("heads", 0), ("hidden", 0), ("reads", 0), ("rows", 0), ("cue_noise", -0.1), ("cue_noise", 1.5)],
-)
-def test_a_config_that_makes_no_sense_is_refused(field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{field}: expected"):
-        DNCConfig(**{field: value})
-
-
 @pytest.mark.usefixtures("no_shape_checks")
 @pytest.mark.filterwarnings("default")
 def test_a_step_of_writing_is_one_graph() -> None:
     """What `prepare` compiles, forward and backward."""
-    m, x = model(), images(2, 3)
+    m, x = model(), images(SMALL, 2, 3)
     m.prepare(Preparation(None, False, "auto"))
-    objective.loss(m(x)).backward()
+    m(x).loss().backward()
     plain = [p.grad for p in m.parameters()]
     m.zero_grad()
     torch.compiler.reset()
     m.controller.compile(fullgraph=True, backend="aot_eager")
-    objective.loss(m(x)).backward()
+    m(x).loss().backward()
     for p, wanted in zip(m.parameters(), plain, strict=True):
         torch.testing.assert_close(p.grad, wanted)
-
-
-def test_the_preset_differs_from_omniglot_in_the_model_and_steps() -> None:
-    run, other = PRESETS["omniglot-dnc"][1], PRESETS["omniglot"][1]
-    assert run.data == other.data
-    assert dataclasses.replace(run.train, steps=other.train.steps) == other.train
-    assert isinstance(run.model, DNCConfig)
-    assert (run.model.rows, run.model.code) == (64, 100)
-    assert run.model.codec == other.model.codec  # type: ignore[attr-defined]

@@ -7,13 +7,15 @@ from typing import Literal
 import pytest
 import torch
 
-from kanerva import DKM, MODELS, CodecConfig, DKMConfig, RunConfig, memory, objective
+from kanerva import DKM, MODELS, CodecConfig, DKMConfig, RunConfig, memory
 from kanerva.config import with_model
 from kanerva.data import ClassImages
 from kanerva.evaluate import WAYS, evaluate, halves, new_images
 from kanerva.likelihood import Correlated, Gaussian
+from kanerva.memory import moments
 from kanerva.models.base import CodecModel
 from kanerva.models.dkm import STRICT
+from kanerva.nn import Writing
 from kanerva.support.pixels import LEVEL, dequantise
 
 CONFIG = DKMConfig(image=(1, 6, 6), rows=4, code=5, codec=CodecConfig((4, 4)), weights="full")
@@ -50,12 +52,29 @@ def test_new_images_are_read_from_memories_of_others() -> None:
     assert written.shape == read.shape == (10, 12, 1, 6, 6)
     generator = torch.Generator().manual_seed(4)
     found = [m.given(m.write(a), b, generator) for a, b in zip(written.split(16), read.split(16), strict=True)]
-    wanted = torch.cat([objective.nats(terms) for terms in found])
+    wanted = torch.cat([terms.nats() for terms in found])
     said = new_images(m, own, count=120, classes=3, seed=4)
     assert said == {
         "mean": pytest.approx(float(wanted.mean())),
         "stderr": pytest.approx(float(wanted.std() / math.sqrt(10))),
     }
+
+
+@pytest.mark.parametrize("how", [Writing(2, 5), Writing(block=5, noise=3.0)])
+def test_a_model_writes_as_it_is_told(how: Writing) -> None:
+    """As one that is made so; the model and its config stay as they were."""
+    m = model().float()
+    other = DKM(dataclasses.replace(m.config, iterations=how.iterations, block=how.block))
+    other.load_state_dict(m.state_dict())
+    x, score = images().images(torch.arange(5)), evaluate(m, images(), 5, 80, how=how)
+    assert score.kl_memory != evaluate(m, images(), 5, 80).kl_memory
+    if how.noise == 1:  # the inverse of reads is another backend's
+        same = evaluate(other, images(), 5, 80)
+        assert (score.nats, score.kl_memory) == pytest.approx((same.nats, same.kl_memory), rel=1e-6)
+    state, _ = memory.write(m.blank(), m.encode(x), how.noise * m.noise_var, how.iterations, how.block)
+    for part, wanted in zip(m.write(x, how=how), state, strict=True):
+        torch.testing.assert_close(part, wanted)
+    assert m.config == CONFIG
 
 
 def test_classes_of_one_image_have_no_new_ones() -> None:
@@ -69,17 +88,16 @@ def test_a_memory_that_is_drawn_and_charged_is_a_bound_of_its_own() -> None:
     m, many = model(), 8_000
     x = images().images(torch.arange(4)).double()
     state = m.write(x)
-    inverse = m.inverse(state)
-    w = memory.address(m.encode(x), state, m.noise_var, inverse)
+    w = m.retriever(state).find(x)
     generator = torch.Generator().manual_seed(0)
     M = state.R + torch.linalg.cholesky(state.U) @ torch.randn(many, 4, 5, generator=generator, dtype=torch.float64)
-    drawn = m.draw_weights(w.expand(many, 4, 4), state, inverse, generator)
+    drawn = moments.draw(m.retriever(state).around(w.expand(many, 4, 4)), generator)
     log_lik = m.decode(drawn @ M).log_prob(x.expand(many, *x.shape))
-    kl = memory.kl_memory(state, m.prior()) / 4
-    each = -log_lik.mean(-1) + m.kl_weights(w, inverse).mean() + kl
+    kl = memory.kl_memory(state, m.blank()) / 4
+    each = -log_lik.mean(-1) + moments.kl_address(m.retriever(state).around(w)).mean() + kl
     said = m.extra_scores(x.expand(many, *x.shape), generator.manual_seed(1))["M drawn and charged"]
     assert abs(each.mean() - said.mean()) < 4 * (each.var() / many + said.var() / many).sqrt()
-    mean = objective.nats(m(x.expand(many, *x.shape), generator)) + kl
+    mean = m(x.expand(many, *x.shape), generator).nats() + kl
     # reading a memory that is uncertain costs more, or the test could not tell the two apart
     assert said.mean() - mean.mean() > 4 * (said.var() / many + mean.var() / many).sqrt()
 
@@ -93,7 +111,7 @@ def test_with_drawn_training_descends_the_strict_bound() -> None:
     x, generator = images().images(torch.arange(4)).double(), torch.Generator()
     said = m.extra_scores(x, generator.manual_seed(1))["M drawn and charged"]
     terms = strict.train()(x, generator.manual_seed(1))
-    torch.testing.assert_close(-objective.bound(terms) / 4, said)
+    torch.testing.assert_close(-terms.bound() / 4, said)
     assert terms.log_lik_auto is not None
     (online,) = strict.online(x[:1], 0, generator.manual_seed(1))
     assert not torch.equal(online.log_lik, m.online(x[:1], 0, generator.manual_seed(1))[0].log_lik)
@@ -139,14 +157,12 @@ def test_every_model_scores_by_levels_what_its_decoder_says(
 ) -> None:
     """Scored by levels, a model is as one whose Gaussians have no other score."""
     x = dequantise(plain_greys().images(torch.arange(8)).reshape(2, 4, 1, 6, 6), torch.Generator().manual_seed(1))
-    by_levels = objective.nats(grey(kind, "levels", scale)(x, torch.Generator().manual_seed(2)))
-    points = objective.nats(grey(kind, "points", scale)(x, torch.Generator().manual_seed(2)))
+    by_levels = grey(kind, "levels", scale)(x, torch.Generator().manual_seed(2)).nats()
+    points = grey(kind, "points", scale)(x, torch.Generator().manual_seed(2)).nats()
     assert not torch.allclose(by_levels, points, rtol=1e-3)
     for likelihood in (Gaussian, Correlated):
         monkeypatch.setattr(likelihood, "log_prob", likelihood.log_level)
-    torch.testing.assert_close(
-        objective.nats(grey(kind, "points", scale)(x, torch.Generator().manual_seed(2))), by_levels
-    )
+    torch.testing.assert_close(grey(kind, "points", scale)(x, torch.Generator().manual_seed(2)).nats(), by_levels)
 
 
 def test_levels_cost_less_than_points_where_pixels_are_sure() -> None:

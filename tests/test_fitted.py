@@ -10,7 +10,7 @@ from torch.distributions import MultivariateNormal
 import fitted
 import kanerva
 from kanerva import DKM, CodecConfig
-from kanerva.models.vae import VAE
+from kanerva.models.rivals.vae import VAE
 
 KINDS: dict[str, dict[str, Any]] = {
     "dkm": {"rows": 4, "weights": "full"},

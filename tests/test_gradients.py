@@ -9,6 +9,7 @@ from torch import Tensor
 
 from cases import case, normal
 from kanerva import MemoryState, memory
+from kanerva.memory import moments
 
 # (K, C): fewer rows than columns, and more, where `address` solves the other system
 SIZES = [(3, 4), (4, 2), (1, 2)]
@@ -91,20 +92,16 @@ def test_inverse_and_what_it_is_for(leaves: tuple[Tensor, ...]) -> None:
     def all_of_it(R: Tensor, w: Tensor, z: Tensor, s2: Tensor, scale: Tensor) -> tuple[Tensor, ...]:
         state = MemoryState(R, U)
         inverse = memory.inverse(state, s2)
-        draw = memory.draw_weights_full(w, state, inverse, s2, scale, torch.Generator().manual_seed(0))
-        return (
-            *inverse,
-            memory.address(z, state, s2, inverse),
-            memory.kl_weights_full(w, inverse, s2, scale),
-            draw,
-        )
+        q = moments.scaled(moments.spread(w, state, s2, inverse), scale)
+        draw = moments.draw(q, torch.Generator().manual_seed(0))
+        return *inverse, memory.address(z, state, s2, inverse), moments.kl_address(q), draw
 
     check(all_of_it, R, w, z, s2, torch.tensor(0.4, dtype=torch.float64))
 
 
 def test_kl_prior(leaves: tuple[Tensor, ...]) -> None:
     R, U, _, _, s2 = leaves
-    check(lambda R, U, R0, v, d: memory.kl_prior(MemoryState(R, U), R0, v, d), R, U, R + 1, s2, s2 * R[..., 0, 0])
+    check(lambda R, U, R0, v, d: moments.kl_prior(MemoryState(R, U), R0, v, d), R, U, R + 1, s2, s2 * R[..., 0, 0])
 
 
 def test_kl_weights(leaves: tuple[Tensor, ...]) -> None:

@@ -16,9 +16,9 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from kanerva import files
 from kanerva.data import ClassImages, changes, load
 from kanerva.data.own import frames, is_sheet, pictures, upload, write_sheet
+from kanerva.support import files
 
 SPLITS = ("train", "validation", "test")
 COLOUR = np.array([[[255, 0, 0], [0, 255, 0]], [[0, 0, 255], [255, 255, 255]]], np.uint8)

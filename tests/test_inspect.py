@@ -85,7 +85,7 @@ def test_inspect_chooses_a_memory_before_parts_are_broadcast(
 def test_inspect_of_memories_with_nothing_to_show(
     look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    empty = saved(look.prior(), tmp_path / "empty.safetensors")
+    empty = saved(look.blank(), tmp_path / "empty.safetensors")
     over = saved(look.write(bits(20)), tmp_path / "over.safetensors")
     for path, distinct, full in (
         (empty, 0, "no"),
@@ -104,15 +104,18 @@ def test_inspect_of_memories_with_nothing_to_show(
     [
         ("missing", "no such file"),
         ("text", "not a readable safetensors file"),
-        ("model", "expected the R and U of a memory, got model.R0, model.decoder"),
+        ("model", "expected the R and U of a memory, got model.decoder"),
         ("R alone", "expected the R and U of a memory, got R"),
-        ("size", "state.R: expected shape (*b, K, C) with C = 60 (the model's rows and code size; usual cause"),
+        (
+            "size",
+            "state.R: expected shape (*b, 8, 60) with C = 60 as in the Memory, got (8, 50); usual cause",
+        ),
         ("nan", "state.R: expected finite values, got 1 NaN"),
         ("number", "number: expected 0 to 0, as"),
     ],
 )
 def test_inspect_says_what_is_wrong(name: str, message: str, look: DKM, tmp_path: Path) -> None:
-    path, R, U = tmp_path / "state.safetensors", *look.prior().detach()
+    path, R, U = tmp_path / "state.safetensors", *look.blank().detach()
     if name == "text":
         path.write_text("no tensors")
     elif name == "model":
@@ -131,7 +134,7 @@ def test_inspect_says_what_is_wrong(name: str, message: str, look: DKM, tmp_path
 def test_a_sheet_that_cannot_be_written_is_refused_first(
     look: DKM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = saved(look.prior(), tmp_path / "state.safetensors")
+    path = saved(look.blank(), tmp_path / "state.safetensors")
     monkeypatch.setattr("kanerva.commands.inside", lambda *_: pytest.fail("the work was begun"))
     with pytest.raises(SystemExit) as end:
         main(["inspect", path, "--device", "cpu", "--out", f"{path}/sheet.png"])
@@ -139,7 +142,7 @@ def test_a_sheet_that_cannot_be_written_is_refused_first(
 
 
 def test_inspect_needs_a_dkm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = saved(mirror().prior(), tmp_path / "state.safetensors")
+    path = saved(mirror().blank(), tmp_path / "state.safetensors")
     monkeypatch.setattr("kanerva.commands.load", lambda _: Toy())
     with pytest.raises(SystemExit) as end:
         main(["inspect", path, "--checkpoint", "here"])
@@ -164,7 +167,7 @@ def test_inspect_says_why_it_finds_nothing_in_colour(
 
 
 def test_inspect_replaces_neither_the_memory_nor_the_model(look: DKM, tmp_path: Path) -> None:
-    path = saved(look.prior(), tmp_path / "state.safetensors")
+    path = saved(look.blank(), tmp_path / "state.safetensors")
     before = Path(path).read_bytes()
     with pytest.raises(SystemExit) as end:
         main(["inspect", path, "--device", "cpu", "--out", str(tmp_path / "." / "state.safetensors")])

@@ -125,9 +125,13 @@ def near(got: Tensor, want: Array) -> None:
     np.testing.assert_allclose(got.detach().numpy(), want, rtol=CLOSE, atol=CLOSE)
 
 
+@pytest.mark.parametrize("backend", ["auto", "reference", "gram"])
 @pytest.mark.parametrize(("K", "size", "values", "T", "batch"), SIZES)
-def test_written_state_is_dense_conditioning(K: int, size: int, values: int, T: int, batch: Batch) -> None:
+def test_written_state_is_dense_conditioning(
+    K: int, size: int, values: int, T: int, batch: Batch, backend: str
+) -> None:
     layer, z, v, mask, dense = case(K, size, values, T, batch)
+    layer.backend = backend
     junk = z.masked_fill(~mask[..., None], float("nan"))
     state = layer.write(junk, mask=mask, values=v)
     near(state.R, stacked(batch, [d.R for d in dense]))
@@ -192,9 +196,8 @@ def test_forgetting_is_never_having_written_with_these_weights(K: int, size: int
         if t != gone:
             left.write(codes[t], whole.weights[t])
     after = layer.forget(state, z[gone : gone + 1], None if v is None else v[gone : gone + 1])
-    np.testing.assert_allclose(
-        after.R.detach().numpy(), left.R, atol=1e-6
-    )  # through a frame: eigenvalues are cut off
+    # through a frame: eigenvalues are cut off
+    np.testing.assert_allclose(after.R.detach().numpy(), left.R, atol=1e-6)
     np.testing.assert_allclose(after.U.detach().numpy(), left.U, atol=1e-6)
     assert layer.contains(after, z, v).tolist() == [int(t != gone) for t in range(T)]
 

@@ -5,7 +5,7 @@ import torch
 
 import kanerva
 from cases import covariance, normal
-from kanerva import linalg
+from kanerva.support import linalg
 
 SIZES = pytest.mark.parametrize(("batch", "N"), [((), 1), ((), 7), ((2, 3), 5), ((0,), 3)])
 

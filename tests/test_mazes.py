@@ -53,12 +53,12 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleTyp
         return types.SimpleNamespace(entity_layer=text, variations_layer=ROOMS)
 
     Box = namedtuple("Box", "left right up down front back")
-    assets = types.ModuleType("labmaze.assets")
+    assets: Any = types.ModuleType("labmaze.assets")
     assets.MAZE_STYLES, assets.SKY_STYLES = ("one", "two"), ("sky",)
     assets.get_wall_texture_paths = lambda style: {"a": paths(f"{style}_wall")[0]}
     assets.get_floor_texture_paths = lambda style: dict(zip("ab", paths(f"{style}_a", f"{style}_b"), strict=True))
     assets.get_sky_texture_paths = lambda style: Box(*paths("l", "r", "u", "d", "f", "b"))
-    module = types.ModuleType("labmaze")
+    module: Any = types.ModuleType("labmaze")
     module.RandomMaze = maze
     monkeypatch.setitem(sys.modules, "labmaze", module)
     monkeypatch.setitem(sys.modules, "labmaze.assets", assets)

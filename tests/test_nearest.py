@@ -12,8 +12,8 @@ import kanerva
 from cases import normal
 from kanerva import data
 from kanerva.cli import main
-from kanerva.models.nearest import Nearest, NearestConfig, Stored, rounded
-from kanerva.support.pixels import LEVEL, dequantise
+from kanerva.models.rivals.nearest import Nearest, NearestConfig, rounded
+from kanerva.support.pixels import LEVEL
 from small import patterns
 
 BITS = NearestConfig(image=(1, 5, 6))
@@ -83,12 +83,6 @@ def test_bits_and_bytes_lose_nothing() -> None:
     assert rounded(bits, True).flatten().tolist() == [0, 0, 1, 1]
 
 
-def test_what_is_kept_is_counted_in_floats() -> None:
-    assert [Nearest().kept(n) for n in (0, 1, 2, 200)] == [0, 25, 49, 4900]  # 784 bits each are 24.5 floats
-    colour = Nearest(NearestConfig(image=(3, 32, 32), likelihood="gaussian"))
-    assert [colour.kept(n) for n in (0, 1, 2)] == [0, 768, 1536]
-
-
 def test_samples_are_stored_images() -> None:
     model, x = Nearest(BITS).double(), images(BITS, 3, 5)
     drawn = model.sample(model.write(x), 40, 2, torch.Generator().manual_seed(0)).last
@@ -96,18 +90,6 @@ def test_samples_are_stored_images() -> None:
         index = (found[:, None] == memory).flatten(2).all(-1)
         assert bool(index.any(1).all())
         assert bool(index.any(0).all())  # each of five in forty draws, but for one in a thousand
-
-
-def test_a_memory_grows() -> None:
-    model, x = Nearest(BITS).double(), images(BITS, 3, 5)
-    state = model.write(x[:, 2:], model.write(x[:, :2]))
-    assert torch.equal(state.images, x)
-    shared = model.write(x, model.write(x[0, :2]))  # one memory, written on in three ways
-    assert torch.equal(shared.images, torch.cat([x[:1, :2].expand(3, -1, -1, -1, -1), x], dim=1))
-    with pytest.raises(
-        ValueError, match=r"batch axes: expected shapes that broadcast, got \(3,\) of state, \(2,\) of x"
-    ):
-        model.write(x[:2], model.write(x))
 
 
 def test_an_empty_memory_is_refused() -> None:
@@ -121,29 +103,6 @@ def test_an_empty_memory_is_refused() -> None:
     assert model(x[:0]).log_lik.shape == (0,)
 
 
-def test_bad_masks_are_refused() -> None:
-    model, x = Nearest(BITS).double(), images(BITS, 3)
-    state = Stored(x)
-    for mask, error, message in (
-        ([1], TypeError, "mask: expected a tensor, got list"),
-        (
-            torch.ones(4, 1, 5, 6),
-            ValueError,
-            r"mask: expected a shape that fits \(3, 1, 5, 6\), got \(4, 1, 5, 6\)",
-        ),
-        (torch.ones(5, 1), ValueError, r"mask: expected a shape that fits \(3, 1, 5, 6\), got \(5, 1\)"),
-        (torch.full((5, 6), 0.5), ValueError, "mask: expected 1 for a pixel to trust and 0 for one that is lost"),
-    ):
-        with pytest.raises(error, match=message):
-            model.recall(state, x, mask=mask)
-
-
-@pytest.mark.parametrize("fields", [{"flips": 0.0}, {"flips": 0.5}, {"min_scale": 0.0}])
-def test_certainty_and_ignorance_are_refused(fields: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(fields))}: expected"):
-        NearestConfig(**fields)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("binary", [True, False])
 def test_it_is_evaluated_by_its_name(tmp_path: Path, binary: bool, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(patterns(tmp_path, binary))
@@ -154,9 +113,3 @@ def test_it_is_evaluated_by_its_name(tmp_path: Path, binary: bool, capsys: pytes
     assert f"{kanerva.evaluate(model, images, 4, 64).nats:.2f} ± " in text
     assert "KL" not in text
     assert "autoencoder" not in text
-
-
-def test_there_is_nothing_to_train(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="model: expected one to train, got nearest, which has nothing to learn"):
-        main(["train", "demo", "--model", "nearest", "--out", str(tmp_path / "run"), "--device", "cpu"])
-    assert not (tmp_path / "run").exists()

@@ -15,7 +15,6 @@ from kanerva.data import damage
 from kanerva.likelihood import Correlated, Gaussian, Likelihood
 from kanerva.memory import MemoryState
 from kanerva.recall import frame, newton
-from kanerva.recall.reader import Reader
 from recalling import COLOUR, CORRELATED, generator, images, model
 
 KINDS = pytest.mark.parametrize("config", [COLOUR, CORRELATED], ids=["colour", "correlated"])
@@ -48,13 +47,14 @@ def test_newton_ends_where_no_small_change_explains_more(config: DKMConfig) -> N
         m.decoder.up[-1].weight[:, 3:] = 0
     x = decodable(m, 4)
     state = m.write(x)
-    F = frame.Frames.of(m, MemoryState(*(part[None] for part in state))).codes[0, :4]
+    at = m.retriever(state)
+    F = frame.Frames.of(at.hyper, MemoryState(*(part[None] for part in state))).codes[0, :4]
     y, v = damage.noise(x, 0.1, generator()).x, torch.full((4,), 2.0, dtype=torch.float64)
     mask = damage.half(y, "top").mask
     assert mask is not None
     mask = mask.expand_as(y)
     with kanerva.deep_checks(False):
-        u = newton.explain(m, F, y, mask, 4.0, 2.0)
+        u = newton.explain(at, F, y, mask, 4.0, 2.0)
         found = energy(m.decode(u @ F), u, y, mask, v)
         for seed in range(20):
             other = u + 0.3 * normal(*u.shape, seed=seed) / u.shape[-1] ** 0.5
@@ -70,7 +70,7 @@ def exact(config: DKMConfig) -> tuple[DKM, Tensor]:
     x = 0.9 * x / x.abs().max()
     start_linear(m.encoder, m.decoder, x)
     m.decoder.up[-1].weight[:, :3] = 0.03 * normal(4, 3, 4, 4, dtype=torch.float32)
-    m.log_noise_var.fill_(-4.0)
+    m.memory.log_noise_var.fill_(-4.0)
     m.log_scale.fill_(-3.0)
     return m, x[:4]
 
@@ -98,12 +98,12 @@ def test_newton_is_least_squares_where_the_decoder_is_linear(monkeypatch: pytest
     m.decoder.up[-1].weight.zero_()
     m.decoder.up[-1].bias.zero_()
     assert m.decoder.linear is not None
-    F, y = normal(4, COLOUR.code), images(COLOUR, 3, seed=4, dtype=torch.float64)
+    at, F, y = m.retriever(m.blank()), normal(4, COLOUR.code), images(COLOUR, 3, seed=4, dtype=torch.float64)
     mask = damage.half(y, "top").mask
     assert mask is not None
     mask = mask.expand_as(y)
     with kanerva.deep_checks(False):
-        u = newton.explain(m, F, y, mask, 50.0, 3.0)
+        u = newton.explain(at, F, y, mask, 50.0, 3.0)
     known = mask[0].flatten().bool()
     J, v = (F @ m.decoder.linear.weight.mT)[:, known], 3 + float(newton.real(m.decode(u @ F)).scale.mean()) ** 2
     apart = (y.flatten(1) - m.decoder.linear.bias)[:, known]
@@ -112,45 +112,42 @@ def test_newton_is_least_squares_where_the_decoder_is_linear(monkeypatch: pytest
 
 
 def test_newton_takes_memories_and_cues_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch, one memory for many cues, and cues in parts: the same weights."""
+    """Many memories at once, and cues in parts: the same weights."""
     m = model(CORRELATED, dtype=torch.float64)
-    x = images(CORRELATED, 2, 3, 4, dtype=torch.float64)
-    at = Reader.of(m, m.write(x))
+    x = images(CORRELATED, 3, 4, dtype=torch.float64)
+    state = m.write(x)
     mask = damage.half(x, "top").mask
     assert mask is not None
+    mask = mask.expand_as(x)
     with kanerva.deep_checks(False):
-        whole = newton.infer(at, x, None, mask)
+        whole = newton.infer(m.retriever(state), x, None, mask)
         monkeypatch.setattr(newton, "ROOM", 1)
-        torch.testing.assert_close(newton.infer(at, x, None, mask), whole)
-        one = Reader.of(m, MemoryState(*(part[1, 2] for part in at.state)))
-        torch.testing.assert_close(newton.infer(one, x[1, 2], None, mask[1, 2]), whole[1, 2])
-        shared = newton.infer(one, x, None, mask)
-        torch.testing.assert_close(shared[1, 2], whole[1, 2])
-        assert shared.shape == whole.shape
+        one = m.retriever(MemoryState(*(part[2:] for part in state)))
+        torch.testing.assert_close(newton.infer(one, x[2:], None, mask[2:])[0], whole[2])
 
 
 def test_newton_s_weights_are_addresses_of_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The code that explains a cue is addressed with the read noise."""
     m = model(dataclasses.replace(COLOUR, read_noise="own"), dtype=torch.float64)
-    m.log_noise_var.fill_(0.9)
+    m.memory.log_noise_var.fill_(0.9)
     m.log_read_var.fill_(-1.1)
-    x = decodable(m, 3)
-    state = m.write(x)
-    F = frame.Frames.of(m, MemoryState(*(part[None] for part in state))).codes[0, :3]
+    x = decodable(m, 3)[None]
+    at = m.retriever(m.write(x))
+    F = frame.Frames.of(at.hyper, at.state).codes[0, :3]
     u = normal(3, 3)
     monkeypatch.setattr(newton, "explain", lambda *_: u)
     with kanerva.deep_checks(False):
-        w = newton.infer(Reader.of(m, state), x)
-    torch.testing.assert_close(w, memory.address(u @ F, state, m.read_var))
+        w = newton.infer(at, x)[0]
+    torch.testing.assert_close(w, memory.address(u @ F, MemoryState(*(part[0] for part in at.state)), m.read_var))
 
 
 def test_newton_reads_the_prior_where_nothing_was_written() -> None:
     m = model(COLOUR, dtype=torch.float64)
-    at = Reader.of(m, m.prior())
-    y = decodable(m, 3)
+    at = m.retriever(m.blank((1,)))
+    y = decodable(m, 3)[None]
     with kanerva.deep_checks(False):
         w = newton.infer(at, y)
-        errors = [float((at.decode(a).mean - y).square().mean()) for a in (w, torch.zeros_like(w))]
+        errors = [float((at.read(a).mean - y).square().mean()) for a in (w, torch.zeros_like(w))]
     assert errors[0] < errors[1]
 
 
@@ -160,7 +157,7 @@ def test_newton_lets_a_memory_that_is_not_a_number_stop_no_other() -> None:
     good = m.write(x)
     bad = MemoryState(*(part.clone().index_fill_(0, torch.tensor(0), torch.nan) for part in good))
     with kanerva.deep_checks(False):
-        found, whole = (newton.infer(Reader(m, state, m.inverse(good)), x) for state in (bad, good))
+        found, whole = (newton.infer(m.retriever(state), x) for state in (bad, good))
     torch.testing.assert_close(found[1], whole[1])
 
 

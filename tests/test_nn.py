@@ -7,16 +7,14 @@ import copy
 import importlib.util
 import textwrap
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cases import normal
@@ -60,24 +58,6 @@ def given_code(R: Array, noise_var: float, z: Array, known: Array) -> tuple[Arra
     return conditioned(np.zeros(K + C), cov, where, z[known])
 
 
-def dense_write(m: Memory, codes: Array, mask: Array | None = None) -> tuple[Array, Array]:
-    """Mean and full covariance of vec(M) after codes [key; value] were written, addressed by their keys."""
-    (K, C), (prior_var, noise_var) = m.R0.shape, variances(m)
-    mean, cov = array(m.R0).reshape(-1), prior_var * np.eye(K * C)
-    for t, z in enumerate(codes):
-        if mask is not None and not mask[t]:
-            continue
-        is_key = np.arange(C) < m.size
-        w = given_code(mean.reshape(K, C), noise_var, z, is_key)[0][:K]
-        H = np.kron(w, np.eye(C))
-        # [M; z] with z = H M + noise
-        joint = np.block([[cov, cov @ H.T], [H @ cov, H @ cov @ H.T + noise_var * np.eye(C)]])
-        at = K * C + np.arange(C)
-        both, joint = conditioned(np.concatenate([mean, H @ mean]), joint, at, z)
-        mean, cov = both[: K * C], joint[: K * C, : K * C]
-    return mean.reshape(K, C), cov
-
-
 def is_dense(state: MemoryState, dense: tuple[Array, Array]) -> None:
     R, cov = dense
     np.testing.assert_allclose(array(state.R), R, rtol=0, atol=EXACT)
@@ -88,18 +68,6 @@ def is_dense(state: MemoryState, dense: tuple[Array, Array]) -> None:
 
 
 BACKENDS = ["reference", "gram", *(["cpu"] if importlib.util.find_spec("numba") else [])]
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("values", [0, 2])
-@pytest.mark.parametrize(("rows", "size"), [(1, 3), (4, 5), (5, 3)])
-def test_a_write_is_dense_conditioning(backend: str, rows: int, size: int, values: int) -> None:
-    m = layer(size, rows, values)
-    m.backend = backend
-    codes, mask = normal(6, size + values, seed=3), torch.tensor([True, False, True, True, False, True])
-    z, v = codes[:, :size], codes[:, size:] if values else None
-    is_dense(m.write(z, values=v), dense_write(m, array(codes)))
-    is_dense(m.write(z, mask=mask, values=v), dense_write(m, array(codes), array(mask) > 0))
 
 
 def padded(z: Tensor, mask: Tensor, what: float) -> Tensor:
@@ -132,79 +100,19 @@ def test_a_masked_code_changes_nothing_to_the_last_bit(backend: str, values: int
     assert torch.equal(found[0][1][2], blank.U)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_masked_code_is_one_that_was_left_out(backend: str) -> None:
-    m = layer(8, 4, values=2)
-    m.backend = backend
-    z, v, keep = normal(5, 8), normal(5, 2, seed=1), torch.tensor([1, 0, 1, 1, 0], dtype=torch.bool)
-    a, b = m.write(z, mask=keep, values=v), m.write(z[keep], values=v[keep])
-    if backend == "reference":  # the same operations; elsewhere products of another size may round differently
-        assert torch.equal(a.R, b.R)
-    torch.testing.assert_close(a.R, b.R, rtol=0, atol=1e-13)
-    torch.testing.assert_close(a.U, b.U, rtol=0, atol=1e-13)
-
-
-def test_masks_broadcast() -> None:
-    m, z = layer(), normal(6, 5)
-    mask = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]], dtype=torch.bool)
-    both = m.write(z, mask=mask)
-    assert both.R.shape == (2, 4, 5)
-    torch.testing.assert_close(both.R[0], m.write(z[:2]).R)
-    torch.testing.assert_close(both.R[1], m.write(z).R)
-
-
-def test_keys_and_values_broadcast() -> None:
+def test_keys_values_and_masks_broadcast() -> None:
     m, z, v = layer(values=2), normal(6, 5), normal(3, 6, 2)
     many = m.write(z, values=v)
     for i in range(3):
         torch.testing.assert_close(many.R[i], m.write(z, values=v[i]).R)
     assert m.write(z.expand(3, 6, 5), values=v[0]).R.shape == (3, 4, 7)
+    mask = torch.tensor([[1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1]], dtype=torch.bool)
+    both = m.write(z, mask=mask, values=v[0])
+    torch.testing.assert_close(both.R[0], m.write(z[:2], values=v[0, :2]).R)
+    torch.testing.assert_close(both.R[1], many.R[0])
 
 
 # reading
-
-
-@st.composite
-def cues(draw: st.DrawFn) -> tuple[Memory, Tensor, Tensor]:
-    size, rows, values = draw(st.integers(1, 6)), draw(st.integers(1, 6)), draw(st.integers(0, 3))
-    m = layer(size, rows, values, seed=draw(st.integers(0, 2**16)))
-    known = draw(st.lists(st.booleans(), min_size=size + values, max_size=size + values))
-    return m, normal(2, size + values, seed=7), torch.tensor(known)
-
-
-@given(cues())
-def test_known_entries_alone_are_conditioned_on(case: tuple[Memory, Tensor, Tensor]) -> None:
-    """Any entries of key and value: mean and variance of w, and of every entry, known or not."""
-    m, cue, known = case
-    _, noise_var = variances(m)
-    state = m.write(normal(3, m.size, seed=5), values=normal(3, m.values, seed=6) if m.values else None).detach()
-    lost = torch.where(known, cue, torch.nan)
-    w, found, energy = m.address(state, lost, known), m.predict(state, lost, known), m.energy(state, lost, known)
-    for q in range(2):
-        R = array(state.R)
-        mean, cov = given_code(R, noise_var, array(cue[q]), np.asarray(known))
-        K = len(R)
-        np.testing.assert_allclose(array(w[q]), mean[:K], rtol=0, atol=EXACT)
-        np.testing.assert_allclose(array(found.mean[q]), R.T @ mean[:K], rtol=0, atol=EXACT)
-        np.testing.assert_allclose(
-            array(found.var[q]), variance(R, array(state.U), mean[:K], cov[:K, :K]) + noise_var
-        )
-        seen, own = R[:, np.asarray(known)], array(cue[q])[np.asarray(known)]
-        S = seen.T @ seen + noise_var * np.eye(len(own))
-        wanted = 0.5 * (own @ np.linalg.solve(S, own) + np.linalg.slogdet(2 * np.pi * S)[1]) if len(own) else 0.0
-        assert float(energy[q].detach()) == pytest.approx(wanted, abs=1e-8)
-
-
-def variance(R: Array, U: Array, m: Array, S: Array) -> Array:
-    """Var of Mᵀw for w ~ N(m, S), M ~ MN(R, U, I), by quadrature: what is integrated is quadratic in w."""
-    points, weights = np.polynomial.hermite_e.hermegauss(3)
-    weights, root = weights / weights.sum(), np.linalg.svd(S)
-    L = root[0] * np.sqrt(root[1])
-    grid = np.stack(np.meshgrid(*[points] * len(m), indexing="ij"), -1).reshape(-1, len(m))
-    p = np.prod(np.stack(np.meshgrid(*[weights] * len(m), indexing="ij"), -1).reshape(-1, len(m)), -1)
-    w = m + grid @ L.T
-    means, inner = w @ R, np.einsum("ni,ij,nj->n", w, U, w)
-    return p @ (means - p @ means) ** 2 + p @ inner
 
 
 def test_a_cue_is_a_key_alone_or_all_of_a_code() -> None:
@@ -216,7 +124,7 @@ def test_a_cue_is_a_key_alone_or_all_of_a_code() -> None:
     torch.testing.assert_close(m.read(state, whole, known.expand(5, 7)), m.read(state, z))
     torch.testing.assert_close(m.predict(state, z).mean, m.predict(state, whole, known.expand(5, 7)).mean)
     torch.testing.assert_close(m.predict(state, z).var, m.predict(state, whole, known.expand(5, 7)).var)
-    with pytest.raises(ValueError, match=r"cue: expected .* n = 4"):
+    with pytest.raises(ValueError, match=r"cue: expected vectors of 4 numbers"):
         m.read(state, whole)
 
 
@@ -228,13 +136,6 @@ def test_forward_writes_and_reads() -> None:
     torch.testing.assert_close(
         m(padded(z, mask, torch.nan), mask=mask, values=v)[0, :2], m(z[:1, :2], values=v[:1, :2])[0]
     )
-
-
-def test_kl_is_the_memory_from_its_prior() -> None:
-    m = layer()
-    state = m.write(normal(2, 3, 5))
-    torch.testing.assert_close(m.kl(state), memory.kl_memory(state, m.prior()))
-    torch.testing.assert_close(m.kl(m.prior()), torch.zeros((), dtype=torch.float64))
 
 
 # fading
@@ -260,16 +161,6 @@ def test_fading_is_conditioning_of_two_moments_at_once() -> None:
     is_dense(state, (both[after].reshape(K, C), cov[after, after]))
 
 
-def test_fading_ends_in_the_blank_memory() -> None:
-    m = layer()
-    state, blank = m.write(normal(3, 5)), m.prior()
-    torch.testing.assert_close(m.fade(state, 1.0), state)
-    for _ in range(60):
-        state = m.fade(state, 0.5)
-    torch.testing.assert_close(state, blank)
-    torch.testing.assert_close(m.fade(blank, 0.5), blank)
-
-
 # what is in there
 
 
@@ -293,31 +184,6 @@ def test_contains_counts_vectors_and_pairs(values: int) -> None:
         assert m.contains(again, z, v).tolist() == [[2, 1, 1, 1]] * 2
     full = m.write(normal(2, 40, 20, seed=3), values=normal(2, 40, values, seed=4) if values else None)
     assert m.contains(full, z).tolist() == [[-1] * 4] * 2
-
-
-@pytest.mark.parametrize("values", [0, 3])
-def test_forgotten_vectors_were_never_written(values: int) -> None:
-    """The rest is conditioned on with the weights that it was written with."""
-    m = layer(20, 12, values)
-    codes = normal(5, 20 + values)
-    z, v = codes[:, :20], codes[:, 20:] if values else None
-    blank = m.prior()
-    state, w = memory.write(blank, codes, m.noise_var, keys=20)
-    left = m.forget(state, z[:2])
-    rest = memory.condition(blank, w[2:], codes[2:], m.noise_var)
-    torch.testing.assert_close(left, rest, rtol=0, atol=1e-8)
-    assert m.contains(left, z).tolist() == [0, 0, 1, 1, 1]
-    with pytest.raises(
-        ValueError, match=r"z: expected vectors that are in the memory, got 1 others \(never written\)"
-    ):
-        m.forget(state, normal(1, 20, seed=8), values=v[:1] if v is not None else None)
-    if v is not None:
-        again = m.write(z[:1], state, values=v[1:2])
-        with pytest.raises(
-            ValueError, match="values: expected the values of keys that were written more than once"
-        ):
-            m.forget(again, z[:1])
-        assert m.contains(m.forget(again, z[:1], v[1:2]), z).tolist() == [1] * 5
 
 
 def test_recall_completes_a_clean_cue() -> None:
@@ -459,8 +325,6 @@ def test_a_stream_goes_on() -> None:
     assert m.R0.grad is None
     stream.reset()
     torch.testing.assert_close(stream.state, m.prior((3,)).detach())
-    with pytest.raises(ValueError, match="keep: expected a share above 0 and up to 1, got 0"):
-        Stream(m, keep=0.0)
 
 
 def test_a_stream_fades() -> None:
@@ -476,25 +340,6 @@ def test_a_stream_fades() -> None:
         hard.write(normal(1, 5, seed=i))
     soft, rigid = (float(s.state.U.diagonal().mean()) for s in (stream, hard))
     assert soft > 3 * rigid
-
-
-def test_a_streams_state_is_saved_on_request() -> None:
-    m, z = layer(), normal(4, 5)
-    kept, lost = Stream(m), Stream(m, save=False)
-    for stream in (kept, lost):
-        stream.write(z)
-    parameters = {"memory.R0", "memory.log_prior_var", "memory.log_noise_var"}
-    assert set(kept.state_dict()) == {"kept", "_extra_state", *parameters}
-    assert set(lost.state_dict()) == {"_extra_state", *parameters}
-    again = Stream(layer(seed=5))
-    again.load_state_dict(kept.state_dict())
-    assert torch.equal(again(z), kept(z))
-    again.state = m.write(z[:2])
-    assert torch.equal(again.state.R, m.write(z[:2]).R)
-    fading = Stream(m, keep=0.9)
-    fading.state = m.fade(again.state, 0.9)
-    assert isinstance(fading.state, memory.Faded)
-    assert Stream(m.float()).float().kept.dtype == torch.float32
 
 
 def test_a_stream_knows_that_its_state_has_faded(tmp_path: Path) -> None:
@@ -523,8 +368,12 @@ def test_a_stream_knows_that_its_state_has_faded(tmp_path: Path) -> None:
     assert m.contains(given.state, z).tolist() == [1, 1, 1]
     fading.load_state_dict(given.state_dict())
     assert isinstance(fading.state, memory.Faded)
+    assert torch.equal(fading(z), given(z))
+    parameters = {"memory.R0", "memory.log_prior_var", "memory.log_noise_var"}
+    assert set(given.state_dict()) == {"kept", "_extra_state", *parameters}
+    assert set(left_out.state_dict()) == {"_extra_state", *parameters}
     for mark in (None, True, torch.tensor([True, False])):
-        with pytest.raises(ValueError, match="_extra_state: expected the mark that state_dict gives"):
+        with pytest.raises(ValueError, match="_extra_state: expected"):
             given.load_state_dict({**given.state_dict(), "_extra_state": mark})
 
 
@@ -545,19 +394,6 @@ def test_reads_see_one_whole_state_while_another_thread_writes() -> None:
         reads.result()
     assert {float(s.R.sum()) for s in seen} <= set(number.values())
     assert all(number[float(s.U.sum())] == float(s.R.sum()) for s in seen)
-
-
-def test_a_long_stream_stays_a_memory() -> None:
-    """20,000 codes in float32: U stays positive definite, R near what float64 gives."""
-    m = layer(16, 8)
-    exact, rounded = Stream(m), Stream(copy.deepcopy(m).float())
-    for i in range(20):
-        z = normal(1000, 16, seed=i).float()
-        exact.write(z.double())
-        rounded.write(z)
-    assert bool((torch.linalg.eigvalsh(rounded.state.U) > 0).all())
-    # PAPER.md: 1e-5 after 100,000 writes
-    torch.testing.assert_close(rounded.state.R.double(), exact.state.R, rtol=0, atol=1e-4)
 
 
 # in somebody's network
@@ -722,77 +558,56 @@ def test_the_read_itself_is_exported(no_shape_checks: None) -> None:
         torch.testing.assert_close(torch.export.export(stream, (z,)).module()(z), stream(z))
 
 
-def test_what_is_wrong_is_said(no_shape_checks: None) -> None:
-    m, pairs, z = layer(), layer(values=2), normal(3, 5)
-    with pytest.raises(ValueError, match=r"z: expected shape \(\*b, T, n\) with n = 5 \(the layer's size of z\)"):
-        m.write(normal(3, 4))
-    with pytest.raises(ValueError, match="values: expected none"):
-        m.write(z, values=z)
-    with pytest.raises(ValueError, match=r"values: expected a tensor of shape \(\*b, T, 2\), got None"):
-        pairs.write(z)
-    with pytest.raises(ValueError, match="values: expected one for each vector"):
-        pairs.write(z, values=normal(2, 2))
-    with pytest.raises(TypeError, match="mask: expected a boolean tensor"):
-        m.write(z, mask=torch.ones(3))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"mask: expected shape \(\*b, T\) with T = 3 codes, got \(2,\)"):
-        m.write(z, mask=torch.ones(2, dtype=torch.bool))
-    with pytest.raises(ValueError, match="z: expected finite values, got 1 NaN"):
-        m.write(torch.where(torch.arange(15).view(3, 5) == 4, torch.nan, z))
-    with pytest.raises(ValueError, match=r"state\.R: expected shape .* with C = 5"):
-        m.read(pairs.prior(), z)
-    with pytest.raises(TypeError, match=r"z: expected torch\.float64 like the rest, got torch\.float32"):
-        m.write(z.float())
-    with pytest.raises(TypeError, match=r"R0: expected float32 or float64, got torch\.bfloat16; usual cause"):
-        layer().bfloat16().write(z.bfloat16())
-    both = torch.cat([z, z[:, :2]], dim=-1)
-    with pytest.raises(ValueError, match=r"n = 5 \(the layer's size of cue; one that goes on with its value needs"):
-        pairs.read(pairs.prior(), both)
-    with pytest.raises(ValueError, match="rows: expected a whole number of at least 1"):
-        Memory(5, rows=0)
-    with pytest.raises(ValueError, match="known: expected a shape that fits"):
-        m.read(m.prior(), z, torch.ones(4, dtype=torch.bool))
-    for scale in (0.0, -1.0, torch.nan, "wide", torch.ones(2)):
-        with pytest.raises((ValueError, TypeError), match="scale: expected one positive number"):
-            Memory(4, scale=scale)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="values: expected finite values, got 2 NaN"):
-        pairs.write(z, values=torch.tensor([[torch.nan, torch.inf]] * 1 + [[0.0, 0.0]] * 2).double())
-    with pytest.raises(ValueError, match="cue: expected finite values, got 15 NaN"):
-        m.read(m.prior(), torch.nan * z)
-    with pytest.raises(ValueError, match="cue: expected finite values, got 15 NaN"):
-        m.recall(m.prior(), torch.nan * z)
-    with pytest.raises(ValueError, match="z: expected finite values, got 15 NaN"):
-        m.contains(m.prior(), torch.nan * z)
-    for wrong in (-1.0, torch.nan, "loud"):
-        with pytest.raises((ValueError, TypeError), match="cue_var: expected a variance of 0 or more"):
-            m.recall(m.prior(), z, cue_var=wrong)  # type: ignore[arg-type]
-    for shape in ((5,), (3, 1), (2, 3), (0,)):
-        with pytest.raises(ValueError, match=r"cue_var: expected .* in a shape that fits \(3,\), got"):
-            m.recall(m.prior(), z, cue_var=torch.ones(shape, dtype=z.dtype))
-    with pytest.raises(TypeError, match="valid: expected a function"):
-        m.recall(m.prior(), z, valid="sign")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="valid: expected a function"):
-        m.contents(m.prior(), None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"memory: expected a kanerva\.nn\.Memory, got Linear"):
-        Stream(nn.Linear(2, 2))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"batch: expected a tuple of sizes such as \(16,\), got 3"):
-        Stream(m, 3)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"batch axes: expected those of the stream, \(\), got \(2,\)"):
-        Stream(m).write(z.expand(2, 3, 5))
+# each call is wrong in one argument, whose name the error begins with
+Wrong = Callable[[Memory, Memory, Tensor], Any]
+WRONG: list[tuple[str, Wrong]] = [
+    (
+        r"z: expected shape \(\*b, T, 5\) with size = 5 as in the Memory, got \(3, 4\)",
+        lambda m, p, z: m.write(z[:, :4]),
+    ),
+    ("z: expected finite", lambda m, p, z: m.write(z / 0)),
+    (r"z: expected torch\.float64 like the Memory", lambda m, p, z: m.write(z.float())),
+    ("z: expected a dense tensor", lambda m, p, z: m.write(z.to_sparse())),
+    ("z: expected a dense tensor", lambda m, p, z: m.contains(m.prior(), z.to_sparse())),
+    ("z: expected finite", lambda m, p, z: m.contains(m.prior(), z / 0)),
+    (r"z: .* in the memory, got 1 others \(never", lambda m, p, z: m.forget(m.write(z[:1]), z[1:2])),
+    ("R0: expected float32 or float64", lambda m, p, z: m.bfloat16().write(z.bfloat16())),
+    ("values: ", lambda m, p, z: m.write(z, values=z)),
+    ("values: expected a tensor .*, got None", lambda m, p, z: p.write(z)),
+    ("values: .* with T = 3 as in z", lambda m, p, z: p.write(z, values=z[:2, :2])),
+    ("values: expected finite", lambda m, p, z: p.write(z, values=z[:, :2] / 0)),
+    ("values: expected a dense tensor", lambda m, p, z: p.write(z, values=z[:, :2].to_sparse())),
+    ("values: .* more than once", lambda m, p, z: p.forget(p.write(z[[0, 0]], values=z[:2, :2]), z[:1])),
+    (r"mask: expected torch\.bool", lambda m, p, z: m.write(z, mask=z[:, 0])),
+    (r"mask: expected shape .* with T = 3 as in z", lambda m, p, z: m.write(z, mask=z[:2, 0] > 0)),
+    ("mask: expected a dense tensor", lambda m, p, z: m.write(z, mask=(z[:, 0] > 0).to_sparse())),
+    (r"state\.R: expected shape .* with C = 5", lambda m, p, z: m.read(p.prior(), z)),
+    (r"state\.R: expected a dense", lambda m, p, z: m.read(m.prior()._replace(R=m.R0.to_sparse()), z)),
+    ("cue: expected vectors of 5 numbers, got 7", lambda m, p, z: p.read(p.prior(), torch.cat([z, z[:, :2]], -1))),
+    ("cue: expected finite", lambda m, p, z: m.read(m.prior(), z / 0)),
+    ("cue: expected finite", lambda m, p, z: m.recall(m.prior(), z / 0)),
+    ("cue: expected a dense tensor", lambda m, p, z: m.recall(m.prior(), z.to_sparse())),
+    ("known: expected shape", lambda m, p, z: m.read(m.prior(), z, z[0, :4] > 0)),
+    (r"known: expected a shape that fits \(3, 5\)", lambda m, p, z: m.read(m.prior(), z, z[:2] > 0)),
+    ("known: expected a dense tensor", lambda m, p, z: m.read(m.prior(), z, (z > 0).to_sparse())),
+    ("cue_var: ", lambda m, p, z: m.recall(m.prior(), z, cue_var=-1.0)),
+    ("cue_var: ", lambda m, p, z: m.recall(m.prior(), z, cue_var="loud")),  # type: ignore[arg-type]
+    (r"cue_var: .* fits \(3,\), got", lambda m, p, z: m.recall(m.prior(), z, cue_var=z[:2, 0].square())),
+    (r"cue_var: .* fits \(3,\), got", lambda m, p, z: m.recall(m.prior(), z, cue_var=z[:, :1].square())),
+    ("cue_var: expected a dense", lambda m, p, z: m.recall(m.prior(), z, cue_var=z[:, 0].square().to_sparse())),
+    ("valid: expected a function", lambda m, p, z: m.recall(m.prior(), z, valid="sign")),  # type: ignore[arg-type]
+    ("valid: expected a function", lambda m, p, z: m.contents(m.prior(), None)),  # type: ignore[arg-type]
+    ("rows: expected", lambda m, p, z: Memory(5, rows=0)),
+    ("scale: expected one positive", lambda m, p, z: Memory(4, scale=0.0)),
+    ("scale: expected one positive", lambda m, p, z: Memory(4, scale="wide")),  # type: ignore[arg-type]
+    ("memory: expected", lambda m, p, z: Stream(nn.Linear(2, 2))),  # type: ignore[arg-type]
+    ("batch: expected a tuple", lambda m, p, z: Stream(m, 3)),  # type: ignore[arg-type]
+    ("keep: expected", lambda m, p, z: Stream(m, keep=0.0)),
+    (r"batch axes: expected those of the stream", lambda m, p, z: Stream(m).write(z.expand(2, 3, 5))),
+]
 
 
-def test_sparse_tensors_are_refused_by_name() -> None:
-    m, pairs, z = layer(), layer(values=2), normal(3, 5)
-    known, state = torch.ones(3, 5, dtype=torch.bool), m.write(z)
-    for act in (m.write, partial(m.read, state), partial(m.recall, state), partial(m.contains, state)):
-        with pytest.raises(TypeError, match=r"(z|cue): expected a dense tensor, got one of torch\.sparse_coo"):
-            act(z.to_sparse())
-    with pytest.raises(TypeError, match=r"values: expected a dense tensor, got .*; values\.to_dense\(\) makes one"):
-        pairs.write(z, values=z[:, :2].to_sparse())
-    with pytest.raises(TypeError, match="known: expected a dense tensor"):
-        m.read(state, z, known.to_sparse())
-    with pytest.raises(TypeError, match="mask: expected a dense tensor"):
-        m.write(z, mask=known[:, 0].to_sparse())
-    with pytest.raises(TypeError, match="cue_var: expected a dense tensor"):
-        m.recall(state, z, cue_var=z[:, 0].square().to_sparse())
-    with pytest.raises(TypeError, match=r"state\.R: expected a dense tensor"):
-        m.read(state._replace(R=state.R.to_sparse()), z)
+@pytest.mark.parametrize(("message", "call"), WRONG, ids=[str(i) for i in range(len(WRONG))])
+def test_what_is_wrong_is_said(message: str, call: Wrong, no_shape_checks: None) -> None:
+    with pytest.raises((ValueError, TypeError), match=f"^{message}"):
+        call(layer(), layer(values=2), normal(3, 5))

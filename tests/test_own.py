@@ -11,8 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from kanerva import DKM, Recall, storage
+from kanerva import DKM, Recall
 from kanerva.cli import main
+from kanerva.models import checkpoint
 from mirror import bits, mirror
 from trials import COLOUR, Toy, ToyConfig, model
 
@@ -47,7 +48,7 @@ def recalled(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, A
 def test_the_memory_is_saved_for_inspect(look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = draw(tmp_path / "own", bits(3))
     about = recalled(capsys, *paths, "--out", tmp_path / "s.png", "--memory", tmp_path / "m.safetensors")
-    state = storage.load_state(about["memory"])
+    state = checkpoint.load_state(about["memory"])
     assert state.R.shape == (look.config.rows, look.config.code)
     sure = sum(one["certified"] for one in about["pictures"])
     assert about["result"] == f"3 of 3 stored pictures end nearest to themselves, {sure} of them certified"
@@ -203,7 +204,7 @@ class Swapped(Toy):
     """Answers every cue with the next picture that is stored."""
 
     def recall(
-        self, state: Any, x: torch.Tensor, steps: int = 15, method: str | None = None, mask: Any = None
+        self, state: Any, x: torch.Tensor, steps: int = 15, method: str | None = None, **hints: Any
     ) -> Recall:
         return Recall(state.x.roll(1, 0)[: len(x)].expand(steps, *x.shape))
 
@@ -239,7 +240,7 @@ class Faded(Toy):
     )
 
     def recall(
-        self, state: Any, x: torch.Tensor, steps: int = 15, method: str | None = None, mask: Any = None
+        self, state: Any, x: torch.Tensor, steps: int = 15, method: str | None = None, **hints: Any
     ) -> Recall:
         return Recall((state.x - 0.1).expand(steps, *x.shape))
 

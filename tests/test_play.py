@@ -23,8 +23,8 @@ from PIL import Image
 
 import kanerva
 from browser import CHROMIUM, DRIVER, MISSING, Browser, browsing
-from kanerva import storage
 from kanerva.cli import main
+from kanerva.models import checkpoint
 from kanerva.recall import frame
 from kanerva.recall.watch import watching
 
@@ -275,7 +275,7 @@ def test_steps_are_those_of_the_model(visitor: Visitor) -> None:
     model = kanerva.load("omniglot")
     x = torch.stack([tensor(image) for image in images])
     with torch.no_grad():
-        state = model.write(x, model.prior())
+        state = model.write(x, model.blank())
         mask = torch.ones(1, 1, 28, 28)
         mask[..., :14] = 0
         found = model.recall(state, tensor(cue["image"])[None], 3, "descent", mask=mask, inside=False)
@@ -437,7 +437,7 @@ def test_uploads_are_brought_to_the_model(visitor: Visitor) -> None:
         (Image.fromarray(side).convert("RGB"), "jpeg", {"quality": 95, "exif": turned}),
     ):
         file = io.BytesIO()
-        picture.save(file, kind, **options)
+        picture.save(file, kind, **options)  # type: ignore[attr-defined]
         (image,) = json.loads(visitor.raw("/api/upload", file.getvalue())[1])["images"]
         assert torch.equal(tensor(image)[0], torch.tensor(drawing[5::10, 5::10] == 0).float())
     frames = [np.full((40, 40), shade, np.uint8) for shade in (0, 10, 20)]
@@ -484,7 +484,7 @@ def test_another_model_has_a_blank_memory_and_its_own_images(visitor: Visitor) -
 
 def blank(name: str = "") -> Any:
     return SimpleNamespace(
-        like=torch.zeros(1), config=SimpleNamespace(image=(1, 2, 2), binary=True), prior=lambda: None, name=name
+        like=torch.zeros(1), config=SimpleNamespace(image=(1, 2, 2), binary=True), blank=lambda: None, name=name
     )
 
 
@@ -771,7 +771,7 @@ def test_a_search_is_watched_and_changes_nothing() -> None:
     assert torch.equal(seen.x, model.contents(state).x)
     again = list[str]()
     with watching(lambda what, _: again.append(what)):
-        known = frame.contents(model, state, known=seen.x)
+        known = frame.contents(model.retriever, state, known=seen.x)
     assert again == ["found"] * 3  # what was found before is not looked for
     assert torch.equal(known.x, seen.x)
     found = [image for what, image in told if what == "found"]
@@ -798,10 +798,6 @@ def test_play_says_what_is_missing_or_wrong(
     assert "--port 0 takes any that is free" in refused("--port", str(taken.getsockname()[1]))
     taken.close()
     assert "cannot be listened on" in refused("--host", "203.0.113.7")
-    for name in ("kanerva.play.server", "uvicorn"):
-        monkeypatch.setitem(__import__("sys").modules, name, None)
-    monkeypatch.delitem(__import__("sys").modules, "kanerva.play.server")
-    assert "uvicorn is not installed; pip install starlette uvicorn" in refused()
 
 
 def test_images_are_offered_only_where_they_are_at_hand(own_cache: Path) -> None:
@@ -823,13 +819,13 @@ def test_every_pretrained_model_is_offered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, colour: Any, cache: Path
 ) -> None:
     """The list is that of kanerva.load; one in colour whose pictures are not at hand can be played with too."""
-    for name in storage.shipped():
-        shutil.copy(storage.find(name), tmp_path)
+    for name in checkpoint.shipped():
+        shutil.copy(checkpoint.locate(name), tmp_path)
     colour.model.save(tmp_path / "paints.safetensors")
-    monkeypatch.setattr(storage, "WEIGHTS", tmp_path)
+    monkeypatch.setattr(checkpoint, "WEIGHTS", tmp_path)
     monkeypatch.setattr(server, "at_hand", lambda name, image: name == "glyphs" and image == (1, 28, 28))
     found = {one.name: one.about() for one in server.gather([])}
-    assert sorted(found) == storage.shipped()
+    assert sorted(found) == checkpoint.shipped()
     assert next(iter(found)) == "omniglot"
     assert found["paints"]["sets"] == {}
     assert "draw or upload" in found["paints"]["missing"]

@@ -5,7 +5,7 @@ import torch
 
 import kanerva
 import rescaled
-from kanerva import DKM, CodecConfig, DKMConfig, memory, objective
+from kanerva import DKM, CodecConfig, DKMConfig, memory
 from kanerva.data import ClassImages, episodes
 from kanerva.memory import MemoryState
 from kanerva.models.dkm import STRICT
@@ -29,7 +29,7 @@ def test_a_memory_that_is_sure_is_read_as_its_mean_and_costs_more(model: DKM, im
     found = rescaled.strict(model, images, [1e-14], 512)[0]
     generator = torch.Generator().manual_seed(0)
     x = episodes(images, 16, 32, None, generator)
-    nats = objective.nats(model(x, generator)).double()
+    nats = model(x, generator).nats().double()
     R, U = model.write(x).to(torch.float64)
     blank = memory.prior(model.R0.double(), 1e-14 * model.prior_var.double(), (16,))
     kl_memory = memory.kl_memory(MemoryState(R, 1e-14 * U), blank)

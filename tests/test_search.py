@@ -10,7 +10,6 @@ from kanerva import DKMConfig, memory
 from kanerva.data import damage
 from kanerva.likelihood import Bernoulli, Gaussian, Likelihood
 from kanerva.recall import search
-from kanerva.recall.reader import Reader
 from recalling import BITS, COLOUR, FULL, generator, images, model, strokes
 
 
@@ -25,7 +24,7 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
     monkeypatch.setattr(search, "weight", lambda _: (mean, variance))
     m, x = model(config, dtype=torch.float64), images(config, 3, 6, dtype=torch.float64)
     state = m.write(x)
-    at = Reader(m, state, m.inverse(state))
+    at = m.retriever(state)
     y = images(config, 3, 10, seed=5, dtype=torch.float64)
     mask = damage.half(y, "top").mask
     assert mask is not None
@@ -39,7 +38,7 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
         usual = (w.square().sum(-1) - mean).square() / (2 * variance)
         return usual - (each * mask).sum((-3, -2, -1))
 
-    values, vectors = torch.linalg.eigh(m.noise_var * m.inverse(state).P)
+    values, vectors = torch.linalg.eigh(at.curvature()[..., 0, :, :])
     root = vectors * (search.SHAKE * values).sqrt()[..., None, :]
 
     def around(w: Tensor) -> Tensor:
@@ -61,7 +60,7 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
 def test_what_was_written_is_not_strange(config: DKMConfig) -> None:
     m = model(config, dtype=torch.float64)
     x, other = (images(config, 3, seed=seed, dtype=torch.float64) for seed in (1, 2))
-    at = Reader.of(m, m.write(x))
+    at = m.retriever(m.write(x))
     basis = memory.span(at.state, m.R0, m.prior_var)
 
     def strange(x: Tensor) -> Tensor:
@@ -78,7 +77,7 @@ def test_what_was_written_is_not_strange(config: DKMConfig) -> None:
 def test_strangeness_has_a_slope() -> None:
     """It is that of the mean image; a mode would not move with w."""
     m = model()
-    at = Reader.of(m, m.write(images(BITS, 3)))
+    at = m.retriever(m.write(images(BITS, 3)))
     logits = normal(3, *BITS.image, dtype=torch.float32).requires_grad_()
     search.strangeness(at, memory.span(at.state, m.R0, m.prior_var), Bernoulli(logits)).sum().backward()
     assert logits.grad is not None
@@ -102,12 +101,12 @@ def test_a_search_that_knows_what_was_written_finds_more(monkeypatch: pytest.Mon
 def test_a_known_channel_beats_none() -> None:
     """With a trained model, what explains a cue through the channel is nearer to it than what trusts the cue."""
     m, x = kanerva.load("omniglot").requires_grad_(False), strokes(6)
-    at = Reader.of(m, m.write(x))
+    at = m.retriever(m.write(x))
     y = damage.flips(x, 0.2, generator()).x
     errors = {}
     for noise in (0.2, 0.001, None):
         with kanerva.deep_checks(False):
-            found = at.decode(search.infer(at, y, noise)).mode()
+            found = at.read(search.infer(at, y, noise)).mode()
         errors[noise] = float((found - x).abs().sum((-3, -2, -1)).mean())
     assert errors[0.2] < 0.5 * errors[0.001]
     assert errors[None] < 0.5 * errors[0.001]
@@ -117,18 +116,18 @@ def test_a_known_channel_beats_none() -> None:
 def test_inference_with_a_trained_model_beats_its_starts_and_nothing(noise: float | None) -> None:
     """The mean energy around what is found is below that of every start, and of no weights at all, for each cue."""
     m, x = kanerva.load("omniglot").requires_grad_(False), strokes(8)
-    at = Reader.of(m, m.write(x))
+    at = m.retriever(m.write(x))
     y = damage.flips(x, 0.2, generator()).x
     with kanerva.deep_checks(False):
         mean, variance = search.weight(at)
         starts = search.guesses(at, y, None)
         found = search.infer(at, y, noise)
-    L = torch.linalg.cholesky(search.SHAKE * m.noise_var * m.inverse(at.state).P)
+    L = torch.linalg.cholesky(search.SHAKE * at.curvature()[..., 0, :, :])
     shakes = torch.randn(20, 1, 32, generator=generator()) @ L.mT
 
     def around(w: Tensor) -> Tensor:
         near = w + shakes
-        p = 0.2 + 0.6 * at.decode(near).logits.sigmoid()
+        p = 0.2 + 0.6 * at.read(near).logits.sigmoid()
         seen = torch.where(y > 0.5, p, 1 - p).log().sum((-3, -2, -1))
         return ((near.square().sum(-1) - mean).square() / (2 * variance) - seen).mean(0)
 
@@ -138,7 +137,7 @@ def test_inference_with_a_trained_model_beats_its_starts_and_nothing(noise: floa
 
 def test_the_level_of_flips_is_found_out() -> None:
     m, x = kanerva.load("omniglot").requires_grad_(False), strokes(4)
-    at = Reader.of(m, m.write(x))
+    at = m.retriever(m.write(x))
     for level in (0.05, 0.3):
         y = damage.flips(x, level, generator()).x
         told, found = (m.recall(at.state, y, 1, noise=noise, inside=False).x[0] for noise in (level, None))

@@ -32,18 +32,19 @@ from kanerva import (
     DKMConfig,
     RunConfig,
     Score,
+    Terms,
     TrainConfig,
     checkpoint,
-    objective,
-    storage,
+    files,
 )
 from kanerva.distributed import World
 from kanerva.evaluate import mean_image_nats
 from kanerva.fields import from_dict, to_dict
 from kanerva.log import Log
-from kanerva.models.vae import VAEConfig
+from kanerva.models.checkpoint import taken
+from kanerva.models.rivals.vae import VAEConfig
 from kanerva.step import Plan, Step, learning_rate, loss_of, plan_of, step_seed, update_average, why_not_captured
-from kanerva.terms import Terms
+from kanerva.support import tensors as storage
 from kanerva.train import NonFinite, advice, fit, interrupts, new_run, saved_config
 from small import metrics, patterns, tiny
 
@@ -190,8 +191,8 @@ def test_checkpoints_last_best_and_kept(tmp_path: Path) -> None:
 def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
     kanerva.train(tiny(tmp_path, average=0.5), tmp_path / "run")
     tensors, _ = storage.load(tmp_path / "run" / "last.safetensors")
-    assert not torch.equal(tensors["average.R0"], tensors["model.R0"])
-    assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.R0"])
+    assert not torch.equal(tensors["average.memory.R0"], tensors["model.memory.R0"])
+    assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.memory.R0"])
 
 
 def test_the_average_warms_up() -> None:
@@ -307,7 +308,7 @@ def test_what_is_read_but_not_written_is_in_the_loss(tmp_path: Path) -> None:
     assert read is not None
     assert kl_memory is not None
     assert read.log_lik_auto is not None
-    wanted = objective.given(read).sum(-1) + kl_memory
+    wanted = read.each().sum(-1) + kl_memory
     torch.testing.assert_close(loss, (wanted / 5 - read.log_lik_auto.mean(-1)).mean())
 
 
@@ -377,7 +378,7 @@ def test_a_model_without_l_ae_refuses_to_weigh_it(tmp_path: Path) -> None:
 
 def test_without_l_ae_an_infinite_one_does_not_count() -> None:
     terms = Terms(torch.tensor([[-2.0]]), torch.tensor([[-math.inf]]), torch.tensor([[1.0]]), torch.tensor([0.5]))
-    assert float(objective.loss(terms, 0.0)) == 3.5
+    assert float(terms.loss(0.0)) == 3.5
 
 
 def test_options_that_a_data_set_does_not_have_are_refused(tmp_path: Path) -> None:
@@ -722,7 +723,7 @@ def test_a_nan_that_is_noticed_late_stops_the_run_on_cuda(
         kanerva.train(config, tmp_path / "run")
     tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
     assert about["step"] == 3
-    assert int(tensors["optimizer.step.R0"]) == 3
+    assert int(tensors["optimizer.step.memory.R0"]) == 3
     assert not (tmp_path / "run" / "last.safetensors").exists()
 
 
@@ -811,7 +812,7 @@ def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny(tmp_path)
-    original = storage.save
+    original = tensors.save
 
     def save(path: Path, tensors: Any, about: Any, **how: Any) -> None:
         if about["step"] == 4:
@@ -821,7 +822,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage, "save", save)
+    monkeypatch.setattr(files, "save", save)
     with pytest.raises(OSError, match=r"No space left on device: .*last.safetensors could not be written"):
         kanerva.train(config, tmp_path / "run")
     monkeypatch.undo()
@@ -831,7 +832,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
 
 def test_a_folder_removed_during_training_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a new folder with one file; nor is another run's folder of the same name written to."""
-    original, folder = storage.save, tmp_path / "run"
+    original, folder = tensors.save, tmp_path / "run"
 
     def save(path: Path, tensors: Any, about: Any, **how: Any) -> None:
         original(path, tensors, about, **how)
@@ -839,7 +840,7 @@ def test_a_folder_removed_during_training_is_an_error(tmp_path: Path, monkeypatc
         if replaced:
             folder.mkdir()
 
-    monkeypatch.setattr(storage, "save", save)
+    monkeypatch.setattr(files, "save", save)
     for replaced in (False, True):
         with pytest.raises(FileNotFoundError, match=r"run: the run's folder was removed or replaced"):
             kanerva.train(tiny(tmp_path, evaluate_every=0), folder)
@@ -1153,27 +1154,45 @@ def test_files_that_are_no_checkpoints_are_named(tmp_path: Path) -> None:
         tmp_path / "run" / "last.safetensors", few, {k: about[k] for k in ("model", "run", "step", "best")}
     )
     longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
-    with pytest.raises(ValueError, match=r"state for R0: expected .*, got exp_avg, exp_avg_sq, step missing"):
+    with pytest.raises(
+        ValueError, match=r"state for log_weight_var: expected .*, got exp_avg, exp_avg_sq, step missing"
+    ):
         kanerva.train(longer, tmp_path / "run", resume=True)
-    storage.save(path, {**tensors, "model.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
+    storage.save(path, {**tensors, "model.memory.R0": torch.zeros(3, 6)}, {k: about[k] for k in ("model", "run")})
     with pytest.raises(ValueError, match=r"R0: expected shape \(4, 6\), got \(3, 6\)"):
         kanerva.load(path)
-    storage.save(path, {k: v for k, v in tensors.items() if k != "model.R0"}, {"model": about["model"]})
-    with pytest.raises(ValueError, match=r"missing \['R0'\]"):
+    storage.save(path, {k: v for k, v in tensors.items() if k != "model.memory.R0"}, {"model": about["model"]})
+    with pytest.raises(ValueError, match=r"missing \['memory.R0'\]"):
         kanerva.load(path)
 
 
 @pytest.mark.parametrize(
     ("tensors", "about", "message"),
     [
-        ({"optimizer.exp_avg_sq.R0": None}, {}, r"state for R0: expected .*, got exp_avg_sq missing"),
-        ({"optimizer.step.R0": torch.zeros(2)}, {}, r"state for R0: step: expected shape \(\), got \(2,\)"),
-        ({"optimizer.exp_avg.R0": torch.zeros(4, 5)}, {}, r"state for R0: exp_avg: expected shape \(4, 6\)"),
-        ({"optimizer.exp_avg.R0": torch.full((4, 6), torch.nan)}, {}, "state for R0: exp_avg: expected finite"),
+        ({"optimizer.exp_avg_sq.memory.R0": None}, {}, r"state for memory.R0: expected .*, got exp_avg_sq missing"),
+        (
+            {"optimizer.step.memory.R0": torch.zeros(2)},
+            {},
+            r"state for memory.R0: step: expected shape \(\), got \(2,\)",
+        ),
+        (
+            {"optimizer.exp_avg.memory.R0": torch.zeros(4, 5)},
+            {},
+            r"state for memory.R0: exp_avg: expected shape \(4, 6\)",
+        ),
+        (
+            {"optimizer.exp_avg.memory.R0": torch.full((4, 6), torch.nan)},
+            {},
+            "state for memory.R0: exp_avg: expected finite",
+        ),
         ({"averaged": torch.zeros(3)}, {}, r"averaged: expected shape \(\), got \(3,\)"),
         ({"averaged": torch.tensor(1.5)}, {}, "averaged: expected torch.int64, got torch.float32"),
-        ({"average.R0": torch.zeros(4, 6, dtype=torch.int32)}, {}, "R0: expected torch.float32, got torch.int32"),
-        ({"model.R0": torch.full((4, 6), torch.inf)}, {}, "R0: expected finite values, got 24"),
+        (
+            {"average.memory.R0": torch.zeros(4, 6, dtype=torch.int32)},
+            {},
+            "R0: expected torch.float32, got torch.int32",
+        ),
+        ({"model.memory.R0": torch.full((4, 6), torch.inf)}, {}, "R0: expected finite values, got 24"),
         ({}, {"step": True}, "step: expected a whole number from 0 to 2.53, got True"),
         ({}, {"step": 10**30}, "step: expected a whole number .*, got 1000000"),
         ({}, {"step": -1}, "step: expected a whole number .*, got -1"),
@@ -1293,11 +1312,8 @@ def test_a_run_stands_for_its_best_checkpoint(rising: Path, tmp_path: Path) -> N
     assert steps == {"best": 4, "last": 6}
     assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "best.safetensors").R0)
     assert not torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "last.safetensors").R0)
-    assert (
-        storage.taken(rising)
-        == f"{rising / 'best.safetensors'}, the checkpoint with the best validation score of the run"
-    )
-    assert storage.taken(rising / "last.safetensors") == storage.taken("omniglot") == ""
+    assert taken(rising) == f"{rising / 'best.safetensors'}, the checkpoint with the best test score of the run"
+    assert taken(rising / "last.safetensors") == taken("omniglot") == ""
     (rising / "best.safetensors").unlink()
     assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "last.safetensors").R0)
-    assert storage.taken(rising) == ""
+    assert taken(rising) == ""

@@ -1,23 +1,16 @@
 """VAE: its bound and its importance-weighted bound, against torch.distributions and against an integral."""
 
 import dataclasses
-import json
 import math
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-import kanerva
-from cases import normal
-from kanerva import PRESETS, CodecConfig
-from kanerva.cli import main
-from kanerva.config import with_model
-from kanerva.models.vae import VAE, VAEConfig
-from small import metrics, tiny
+from cases import generator, images
+from kanerva import CodecConfig
+from kanerva.models.rivals.vae import VAE, VAEConfig
 
 SMALL = VAEConfig(image=(1, 6, 7), code=5, codec=CodecConfig((4, 6)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 6, 6), likelihood="gaussian")
@@ -26,15 +19,6 @@ COLOUR = dataclasses.replace(SMALL, image=(3, 6, 6), likelihood="gaussian")
 def model(config: VAEConfig = SMALL) -> VAE:
     torch.manual_seed(0)
     return VAE(config).double()
-
-
-def images(config: VAEConfig, *batch: int) -> Tensor:
-    x = normal(*batch, *config.image)
-    return (x > 0.5).double() if config.binary else x.clamp(-1, 1)
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def posterior(m: VAE, x: Tensor) -> Normal:
@@ -84,7 +68,7 @@ def test_importance_comes_to_the_likelihood() -> None:
     assert float(error.max()) < 0.3
     assert bool((single.mean(0) < some.mean(0)).all())
     assert bool((some.mean(0) < exact + error).all())
-    bound = -kanerva.objective.given(m(often, generator(1))).mean(0)
+    bound = -m(often, generator(1)).each().mean(0)
     assert bool(((bound - single.mean(0)).abs() < 4 * single.std(0) / 200**0.5).all())
 
 
@@ -104,62 +88,9 @@ def test_samples_are_decoded_from_the_prior() -> None:
     assert torch.equal(drawn.x[1:], m.recall(m.write(drawn.x[0]), drawn.x[0], 2).x)
 
 
-def test_the_memory_is_empty_but_has_its_axes() -> None:
-    m, x = model(), images(SMALL, 3, 4)
-    assert m.kept(1000) == 0
-    state = m.write(x, m.write(x[0]))
-    assert sum(part.numel() for part in state) == m.kept(4)
-    assert m.recall(state, x[0], 2).x.shape == (2, 3, 4, *SMALL.image)
-    assert m.sample(state, 5, 1, generator()).x.shape == (1, 3, 5, *SMALL.image)
-
-
 def test_colours_out_of_range_are_decoded_on() -> None:
     """What an untrained decoder makes of an image need not be one; recall goes on from it all the same."""
     m, x = model(COLOUR).requires_grad_(False), images(COLOUR, 4)
     for part in m.decoder.up:
         part.weight.mul_(10)  # type: ignore[operator]
     assert float(m.recall(m.write(x), x, 3).x.abs().max()) > 1.5
-
-
-def test_the_preset_differs_from_omniglot_in_the_model_alone() -> None:
-    run, other = PRESETS["omniglot-vae"][1], PRESETS["omniglot"][1]
-    assert (run.data, run.train) == (other.data, other.train)
-    assert isinstance(run.model, VAEConfig)
-    assert (run.model.codec, run.model.code) == (other.model.codec, 100)  # type: ignore[attr-defined]
-
-
-def test_it_is_trained_and_its_bounds_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config = with_model(tiny(tmp_path, steps=60, lr=1e-2, evaluate_every=60, save_every=60), "vae")
-    score = kanerva.train(config, tmp_path / "run")
-    assert score is not None
-    assert score.extra == {}  # in training it would take too long
-    rows: list[dict[str, Any]] = metrics(tmp_path / "run")
-    assert score.nats < 0.85 * rows[0]["nats"]
-    flags = ["evaluate", str(tmp_path / "run"), "--images", "256", "--length", "4", "--device", "cpu"]
-    main([*flags, "--json"])
-    found = json.loads(capsys.readouterr().out)
-    (name,) = found["extra"]
-    assert name == "importance-weighted, k = 50"
-    assert found["extra"][name]["mean"] < found["nats"]
-    m, x = (
-        kanerva.load(tmp_path / "run"),
-        kanerva.data.load(str(tmp_path / "bits.npz"), "test").images(torch.arange(64)),
-    )
-    assert isinstance(m, VAE)
-    # the same bound of all test images, in other draws
-    assert found["extra"][name]["mean"] == pytest.approx(-float(m.importance(x).detach().mean()), abs=1)
-    main(flags)
-    text = capsys.readouterr().out
-    assert (
-        f"{found['extra'][name]['mean']:.2f} ± {found['extra'][name]['stderr']:.2f} nats per image, {name}" in text
-    )
-    assert f"+ KL(z) {found['kl_weights']:.2f}" in text
-
-
-def test_a_run_is_not_resumed_with_another_kind_of_model(tmp_path: Path) -> None:
-    """In either direction: neither kind has all fields of the other."""
-    config = tiny(tmp_path, steps=1)
-    for name, other in (("vae", "dkm"), ("dkm", "vae")):
-        kanerva.train(with_model(config, name), tmp_path / name)
-        with pytest.raises(ValueError, match=rf"another config: model\.kind = {other} \(was {name}\)"):
-            kanerva.train(with_model(config, other), tmp_path / name, resume=True)

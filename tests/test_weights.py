@@ -8,37 +8,39 @@ import pytest
 import torch
 
 import kanerva
-from kanerva import RunConfig, storage
+from kanerva import RunConfig
 from kanerva.commands import parse
 from kanerva.data import damage
-from kanerva.experiments.base import distances, distinct
 from kanerva.fields import from_dict
+from kanerva.lab.measures import distances, distinct
+from kanerva.models import checkpoint
 from test_omniglot import REAL, real
 
 
-@pytest.mark.parametrize("name", storage.shipped())
+def card(name: str) -> str:
+    return checkpoint.locate(name).with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize("name", checkpoint.shipped())
 def test_a_model_comes_with_its_card(name: str) -> None:
-    path = storage.find(name)
-    card = path.with_suffix(".md").read_text()
-    model = kanerva.load(name)
+    path, said, model = checkpoint.locate(name), card(name), kanerva.load(name)
     assert path.stat().st_size < 5_000_000
-    assert f"{sum(p.numel() for p in model.parameters()):,} parameters" in card
+    assert f"{sum(p.numel() for p in model.parameters()):,} parameters" in said
     for word in ("Data", "Split", "Training", "Score", "Licence", "Limits"):
-        assert word in card
-    _, about = storage.load(path)
-    assert f"{about['step']:,} steps" in card
+        assert word in said
+    about = checkpoint.read(name).about
+    assert f"{about['step']:,} steps" in said
     assert about["run"]["data"]["dataset"] == name.split("-")[0]
-    assert f"src/kanerva/weights/{name}.md" in (Path(__file__).parents[1] / "mkdocs.yml").read_text()
+    assert f"src/kanerva/models/weights/{name}.md" in (Path(__file__).parents[1] / "mkdocs.yml").read_text()
 
 
-@pytest.mark.parametrize("name", storage.shipped())
+@pytest.mark.parametrize("name", checkpoint.shipped())
 def test_a_card_has_the_command_that_trained_its_model(name: str) -> None:
     """Also when the preset has changed since."""
-    card = storage.find(name).with_suffix(".md").read_text()
-    command = re.search(r"\*\*Training\*\* \| `kanerva train ([^`]+)`", card)
+    command = re.search(r"\*\*Training\*\* \| `kanerva train ([^`]+)`", card(name))
     assert command
     said = parse("train", command[1].split()).config
-    run = from_dict(RunConfig, storage.load(storage.find(name))[1]["run"], "run")
+    run = from_dict(RunConfig, checkpoint.read(name).about["run"], "run")
     assert dataclasses.replace(said.model, image=run.model.image, likelihood=run.model.likelihood) == run.model
     logged = ("log_every", "evaluate_every", "evaluate_images", "save_every")  # which change nothing of the model
     assert dataclasses.replace(said.train, **{key: getattr(run.train, key) for key in logged}) == run.train
@@ -50,14 +52,14 @@ def test_every_list_of_pretrained_models_is_whole() -> None:
     lists = re.findall(r"pretrained models? \(([^)]*)\)", source)
     assert len(lists) > 5
     for found in lists:
-        assert re.findall(r"[\w-]+", found) == storage.shipped()
+        assert re.findall(r"[\w-]+", found) == checkpoint.shipped()
 
 
 def test_a_name_is_told_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "omniglot").mkdir()
-    assert storage.find("omniglot").parent == storage.WEIGHTS
-    assert storage.find("./omniglot") == Path("omniglot/last.safetensors")
+    assert checkpoint.locate("omniglot").parent == checkpoint.WEIGHTS
+    assert checkpoint.locate("./omniglot") == Path("omniglot/last.safetensors")
     with pytest.raises(
         FileNotFoundError,
         match=r"omniglit: no such .*; pretrained: mazes, omniglot, omniglot-new; .* did you mean 'omniglot'",
@@ -68,7 +70,7 @@ def test_a_name_is_told_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @real
 def test_the_omniglot_model_has_its_score() -> None:
     model, images = kanerva.load("omniglot"), kanerva.data.load("omniglot", "test", data_dir=str(REAL))
-    found = re.search(r"\*\*([\d.]+) ± [\d.]+\*\* nats", storage.find("omniglot").with_suffix(".md").read_text())
+    found = re.search(r"\*\*([\d.]+) ± [\d.]+\*\* nats", card("omniglot"))
     assert found
     score = kanerva.evaluate(model, images, count=1024, seed=1)
     assert abs(score.nats - float(found[1])) < 4 * score.nats_stderr

@@ -2,16 +2,20 @@
 
 import dataclasses
 import json
+from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from kanerva import DKM, CodecConfig, DKMConfig, Model, Recall, Terms
+from kanerva import DKM, CodecConfig, DKMConfig, Model, Terms
 from kanerva.data import ClassImages
-from kanerva.experiments.base import Experiment, Subject
-from kanerva.models import BaseConfig
+from kanerva.lab.runner import Subject
+from kanerva.models.base import BaseConfig, Hints
+from kanerva.recall.trajectory import Snapshot
 
 SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
@@ -24,14 +28,14 @@ def generator(seed: int = 0) -> torch.Generator:
 def model(config: DKMConfig = SMALL) -> DKM:
     torch.manual_seed(0)
     m = DKM(config).eval()
-    m.backend = "reference"  # which need not be compiled
+    m.memory.backend = "reference"  # which need not be compiled
     return m
 
 
 class Shelf(NamedTuple):
     """Images, as they came."""
 
-    x: Tensor
+    x: Float[Tensor, "*#b T c h w"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,36 +49,26 @@ class Toy(Model):
     TITLE = "Toy with a shelf"
     METHODS = ("copy",)
     UNTRAINED = True
-    Config = ToyConfig
+    Config, State = ToyConfig, Shelf
 
     def __init__(self, config: BaseConfig | None = None) -> None:
         super().__init__(config)
         self.register_buffer("log_grey_var", torch.tensor(0.0))
 
-    def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Terms:
+    def _blank(self, batch: int) -> Shelf:
+        return Shelf(self.like.new_zeros(batch, 0, *self.config.image))
+
+    def _write(self, e: Tensor, state: Shelf) -> Shelf:
+        return Shelf(torch.cat([state.x, e], 1))
+
+    def _terms(self, state: Shelf, x: Tensor, e: Tensor, generator: Any) -> Terms:
         return Terms(-x.flatten(-3).sum(-1))
 
-    def write(self, x: Tensor, state: Shelf | None = None) -> Shelf:
-        return Shelf(x if state is None else torch.cat([state.x, x], -4))
+    def _path(self, state: Shelf, x: Tensor, method: str, hints: Hints) -> Iterator[Snapshot]:
+        yield Snapshot(x if hints.mask is None else x * hints.mask)
 
-    def recall(
-        self, state: Shelf, x: Tensor, steps: int = 15, method: str | None = None, mask: Tensor | None = None
-    ) -> Recall:
-        self.method(method)
-        return Recall((x if mask is None else x * mask).expand(steps, *x.shape))
-
-    def sample(
-        self,
-        state: Shelf,
-        n: int,
-        steps: int = 15,
-        generator: torch.Generator | None = None,
-        method: str | None = None,
-    ) -> Recall:
-        return self.recall(state, state.x[torch.randint(len(state.x), (n,), generator=generator)], steps, method)
-
-    def options(self, method: str) -> tuple[str, ...]:
-        return ("mask",)
+    def _drawn(self, state: Shelf, n: int, method: str, hints: Hints) -> Iterator[Snapshot]:
+        yield Snapshot(state.x[:, torch.randint(state.x.shape[1], (n,), generator=hints.generator)])
 
     def kept(self, length: int) -> int:
         return length * int(np.prod(self.config.image))
@@ -91,18 +85,24 @@ def images(config: DKMConfig = SMALL) -> ClassImages:
     return ClassImages.from_labels(pixels, np.repeat(np.arange(6), 4), binary=binary)
 
 
-def subject(config: DKMConfig = SMALL, trained: DKM | None = None) -> Subject:
+def subject(config: DKMConfig = SMALL, trained: Model | None = None) -> Subject:
     both = images(config)
     return Subject("small", trained or model(config), both, both, {})
 
 
-def run(work: Experiment, who: Subject) -> dict[str, Any]:
-    """What a run gives, as it comes back from its file."""
-    ticks: list[int] = []
+def run(experiment: ModuleType, who: Subject, **sizes: Any) -> dict[str, Any]:
+    """What a run of smoke's sizes, or others, gives, as it comes back from its file."""
     with torch.no_grad():
-        found = work.run(who, generator(), lambda: ticks.append(1))
-    assert len(ticks) == work.rounds(who.model)
+        found = experiment.run(who, 0, **{**experiment.SMOKE, **sizes})
     return json.loads(json.dumps(found, allow_nan=False))
+
+
+def drawn(experiment: ModuleType, **results: dict[str, Any]) -> dict[str, Any]:
+    """The figures of the results of models by their names, and that they can be written."""
+    figures = experiment.figures([{"name": name, "result": result} for name, result in results.items()])
+    for figure in figures.values():
+        figure.savefig("/dev/null", format="png", dpi=30)
+    return figures
 
 
 def bits(*rows: str) -> Tensor:

@@ -14,15 +14,13 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from . import data, kernels, memory, nn
-    from .checks import deep_checks
     from .codec import CodecConfig
     from .config import PRESETS, DataConfig, RunConfig, TrainConfig
     from .evaluate import Score, evaluate
     from .memory import MemoryState
     from .models import DKM, MODELS, DKMConfig, Model, Recall, Terms, create, load
+    from .support.checks import deep_checks
     from .train import train
-
-    ModelConfig = DKMConfig
 
 __all__ = [
     "DKM",
@@ -33,7 +31,6 @@ __all__ = [
     "DataConfig",
     "MemoryState",
     "Model",
-    "ModelConfig",
     "Recall",
     "RunConfig",
     "Score",
@@ -53,7 +50,7 @@ __all__ = [
 
 # The files that names come from. They are imported when a name is first used: `kanerva --help` needs no PyTorch.
 _SOURCES = {
-    "checks": ("deep_checks",),
+    "support.checks": ("deep_checks",),
     "codec": ("CodecConfig",),
     "config": ("PRESETS", "DataConfig", "RunConfig", "TrainConfig"),
     "evaluate": ("Score", "evaluate"),
@@ -66,8 +63,6 @@ _SOURCE = {name: source for source, names in _SOURCES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """Import a name, or a file of the package, when it is first used [PEP 562]."""
-    if name == "ModelConfig":  # the name of the DKM's config from before there were other models
-        return __getattr__("DKMConfig")
     if name in _SOURCE:
         value = getattr(importlib.import_module(f"{__name__}.{_SOURCE[name]}"), name)
     elif not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}"):

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from . import storage
 from .config import MOST, RunConfig
 from .data import changes
 from .fields import from_dict, to_dict
-from .files import atomic_write, lock, make_folder, sweep
 from .models.base import Model
+from .models.checkpoint import LAST, Checkpoint, read
+from .support.files import atomic_write, lock, make_folder, sweep
+from .support.tensors import match, save
 
 # What may change when a run goes on: how long, how often it reports, where and how it computes.
 FREE = (
@@ -80,29 +81,30 @@ class Run:
             "seconds": round(self.spent + time.perf_counter() - self.began, 1),
         }
         still_ours(path.parent)
-        storage.save(path, tensors, about, parents=False)
+        save(path, tensors, about, parents=False)
 
     def restore(self, path: Path) -> None:
         """Take all of it from a file; nothing is changed unless everything fits."""
-        tensors, about = storage.load(path)
+        found = read(path)
+        tensors, about = found.tensors, found.about
         saved = from_dict(RunConfig, about.get("run"), f"{path}: run")
         fits(self.config, saved, path)
-        same_images(self.marks, tensors, path)
+        same_images(self.marks, found)
         if (self.average is not None) != ("averaged" in tensors):
             raise ValueError(f"{path}: the run and the checkpoint differ in whether weights are averaged")
         step, best = progress(about, path)
         optimizer = self._optimizer_state(tensors, path, step)
-        weights, average = storage.part(tensors, "model."), storage.part(tensors, "average.")
-        storage.match(self.model.state_dict(), weights, str(path))
+        weights, average = found.part("model."), found.part("average.")
+        match(self.model.state_dict(), weights, str(path))
         if self.average is not None:
-            storage.match(self.average.module.state_dict(), average, str(path))
-            storage.match({"averaged": self.average.n_averaged}, {"averaged": tensors["averaged"]}, str(path))
+            match(self.average.module.state_dict(), average, str(path))
+            match({"averaged": self.average.n_averaged}, {"averaged": tensors["averaged"]}, str(path))
             self.average.module.load_state_dict(average)
             self.average.n_averaged.copy_(tensors["averaged"])
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(optimizer)
         self.step, self.best = step, best
-        self.best_step = found if isinstance(found := about.get("best_step"), int) else None
+        self.best_step = last if isinstance(last := about.get("best_step"), int) else None
         self.spent = seconds(about) or 0.0
 
     def _optimizer_state(self, tensors: dict[str, Tensor], path: Path, step: int) -> dict[str, Any]:
@@ -114,7 +116,7 @@ class Run:
                 lost = f"{', '.join(sorted(ADAM - set(entries))) or 'nothing'} missing"
                 raise ValueError(f"{path}: the optimiser's state for {name}: expected {sorted(ADAM)}, got {lost}")
             own = {key: torch.tensor(0.0) if key == "step" else parameter for key in ADAM}
-            storage.match(own, entries, f"{path}: the optimiser's state for {name}")
+            match(own, entries, f"{path}: the optimiser's state for {name}")
             # files keep no strides, and a fused optimiser takes moments to lie in memory as their parameter does
             state[i] = {
                 key: x if key == "step" else torch.empty_like(parameter).copy_(x) for key, x in entries.items()
@@ -173,14 +175,14 @@ def flat(tree: dict[str, object], prefix: str = "") -> dict[str, object]:
     return result
 
 
-def same_images(marks: dict[str, Tensor], tensors: dict[str, Tensor], where: Path) -> None:
+def same_images(marks: dict[str, Tensor], saved: Checkpoint) -> None:
     """Check that a run may go on with these images; a checkpoint that has no marks of its own takes any."""
-    before = storage.part(tensors, "data.")
+    before = saved.part("data.")
     found = {name: changes(before[name], now) for name, now in marks.items() if name in before}
     if differ := "; ".join(f"{name} images: {what}" for name, what in found.items() if what):
         raise ValueError(
-            f"{where}: the images are not those that the run was started with: {differ}; go on with the old ones, "
-            f"or begin a new run with these weights: --start {where.parent} --out ANOTHER"
+            f"{saved.path}: the images are not those that the run was started with: {differ}; go on with the old "
+            f"ones, or begin a new run with these weights: --start {saved.path.parent} --out ANOTHER"
         )
 
 
@@ -190,7 +192,7 @@ def claim(folder: Path, config: RunConfig, resume: bool, marks: dict[str, Tensor
 
     marks: those of the images that it is to go on with.
     """
-    last = folder / storage.LAST
+    last = folder / LAST
     started = any(folder.glob("*.safetensors"))
     if resume and not last.exists():
         raise FileNotFoundError(f"{last}: no checkpoint to resume from; start the run without --resume")
@@ -199,9 +201,9 @@ def claim(folder: Path, config: RunConfig, resume: bool, marks: dict[str, Tensor
             f"{folder}: holds a run already; --resume goes on with it, --out names another folder"
         )
     if resume:
-        tensors, about = storage.load(last)
-        fits(config, from_dict(RunConfig, about.get("run"), f"{last}: run"), last)
-        same_images(marks or {}, tensors, last)
+        saved = read(last)
+        fits(config, from_dict(RunConfig, saved.about.get("run"), f"{last}: run"), last)
+        same_images(marks or {}, saved)
     make_folder(folder)
     with alone(folder):
         for name in ("*.safetensors", "config.json", "metrics.jsonl"):

@@ -6,8 +6,9 @@ import sys
 import traceback
 from typing import NoReturn
 
-from . import __version__, experiments, streams
+from . import __version__, lab
 from .spelling import nearest
+from .support.say import end_output, prepare, printable, say
 
 # name: what it does, and what to make smaller where memory runs out
 COMMANDS = {
@@ -41,20 +42,23 @@ COMMANDS = {
     "data": ("Load a data set and describe it; omniglot is fetched if it is not at hand.", "--size"),
 }
 
+# The packages of the extra app, which brings what the commands need.
+APP = ("jinja2", "matplotlib", "starlette", "tyro", "uvicorn")
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; an error is one line on the error stream, and an exit code that is not 0."""
-    streams.prepare()
+    prepare()
     command, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     try:
         answer(command, rest)
         sys.stdout.flush()  # what cannot be printed is noticed here and not when Python ends
     except KeyboardInterrupt:
-        streams.end_output()
-        streams.say("kanerva: interrupted")
+        end_output()
+        say("kanerva: interrupted")
         sys.exit(130)
     except BrokenPipeError:
-        streams.end_output()
+        end_output()
         sys.exit(0 if command == "train" else 1)  # a trained model is saved, whoever reads its score
     except Exception as error:
         fail(command, error)
@@ -71,8 +75,8 @@ def answer(command: str, arguments: list[str]) -> None:
         raise ValueError(f"command: expected one of {known}, got {command!r}{nearest(command, COMMANDS)}")
     elif command == "experiment" and (not arguments or arguments[0] in ("-h", "--help")):
         print(f"{names()}\n\nkanerva experiment NAME --help lists the flags of one.")
-    elif command == "experiment" and arguments[0] not in experiments.EXPERIMENTS:
-        known, close = ", ".join(experiments.EXPERIMENTS), nearest(arguments[0], experiments.EXPERIMENTS)
+    elif command == "experiment" and arguments[0] not in lab.EXPERIMENTS:
+        known, close = ", ".join(lab.EXPERIMENTS), nearest(arguments[0], lab.EXPERIMENTS)
         raise ValueError(f"experiment: expected one of {known}, got {arguments[0]!r}{close}")
     else:
         from .commands import parse
@@ -82,17 +86,19 @@ def answer(command: str, arguments: list[str]) -> None:
 
 def fail(command: str, error: Exception) -> NoReturn:
     """End with one line; KANERVA_TRACEBACK=1 shows where an error comes from."""
-    streams.end_output()
+    end_output()
     if os.environ.get("KANERVA_TRACEBACK"):
-        streams.say("".join(traceback.format_exception(error)))
+        say("".join(traceback.format_exception(error)))
     text = re.sub(r"^\[Errno \d+\] ", "", str(error))
-    if is_memory(error):
+    if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").split(".")[0]) in APP:
+        text = f"this command needs {package}: pip install 'kanerva[app]'"
+    elif is_memory(error):
         text = f"out of memory ({first_line(error)}); make smaller: {COMMANDS[command][1]}"
     elif isinstance(error, RuntimeError):
         text = first_line(error)
     elif not isinstance(error, ValueError | TypeError | OSError | ModuleNotFoundError):
         text = f"{first_line(error)}; this was not foreseen: KANERVA_TRACEBACK=1 shows where it happened"
-    sys.exit(f"kanerva: {streams.printable(text)}")
+    sys.exit(f"kanerva: {printable(text)}")
 
 
 def is_memory(error: Exception) -> bool:
@@ -115,7 +121,7 @@ def first_line(error: Exception) -> str:
 
 def names() -> str:
     """The experiments, one a line."""
-    return "\n".join(f"  {name:12} {entry.line}" for name, entry in experiments.EXPERIMENTS.items())
+    return "\n".join(f"  {name:12} {line}" for name, line in lab.EXPERIMENTS.items())
 
 
 def usage() -> str:

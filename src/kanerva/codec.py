@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear, pad, relu, silu
 
-from . import checks
+from .support import checks
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": relu, "silu": silu}
 

@@ -26,20 +26,25 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
 
-from . import __version__, checks, experiments, plain, spelling, storage, streams
+from . import __version__, lab, plain, spelling
 from .config import PRESETS, DataConfig, RunConfig, with_model
 from .data import ClassImages
 from .data.own import is_image, is_sheet, write_sheet
 from .distributed import choose, first
 from .evaluate import Score, evaluate, mean_image_nats
-from .files import atomic_write, cache_dir, check_writable
+from .lab.runner import find
+from .lab.runner import flags as experiment_flags
 from .log import METRICS, latest
 from .memory import MemoryState, frame
 from .models import DKM, MODELS, Model, load
-from .progress import bar
-from .streams import printable, show
-from .subject import find
+from .models.checkpoint import BEST, LAST, load_state, locate, save_state, taken
+from .models.checkpoint import read as read_checkpoint
+from .nn import Writing
+from .support import checks
+from .support.files import atomic_write, cache_dir, check_writable
+from .support.linalg import together
 from .support.pixels import INK, to_bytes
+from .support.say import bar, printable, say, show
 from .train import FEW, saved_config, train
 
 
@@ -57,7 +62,7 @@ class Train:
         score = train(self.config, self.out, self.resume)
         if score is not None:
             nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per {score.split} image{score.in_bits}"
-            show(f"{nats}; {self.out}/{storage.LAST}{better(self.out, score)}")
+            show(f"{nats}; {self.out}/{LAST}{better(self.out, score)}")
         elif first():
             show(ending(self.out))
 
@@ -104,12 +109,12 @@ class Evaluate:
 
     def run(self) -> None:
         (who,) = find([self.checkpoint], choose(self.device), self.dataset, self.data_dir)
-        how = {name: value for name in TOLD if (value := getattr(self, name)) is not None}
-        write_by(who.model, how)
-        score = evaluate(who.model, who.unseen, self.length, self.images, self.classes, self.seed)
+        told = {name: value for name in TOLD if (value := getattr(self, name)) is not None}
+        how = written_by(who.model, told)
+        score = evaluate(who.model, who.unseen, self.length, self.images, self.classes, self.seed, how=how)
         about = {
             **who.about,
-            **how,
+            **told,
             "mean_image": mean_image_nats(who.seen, who.unseen),
             "version": __version__,
             "torch": torch.__version__,
@@ -172,15 +177,14 @@ class Experiment:
     """Make one of the paper's experiments: numbers, and figures of them."""
 
     work: Any
-    """One of the classes in experiments/."""
+    """Its flags, which `lab.runner` has read."""
 
     def run(self) -> None:
-        path = self.work.main()
+        path, drawn = self.work.main()
         results = json.loads(path.read_text("utf-8"))
         for model in results["models"]:
-            show(f"{printable(model['name'])}\n{self.work.table(model['result']).lines()}\n")
-        # those of a run before this one, with other models, are older
-        drawn = [file for file in experiments.figures(path) if file.stat().st_mtime >= path.stat().st_mtime]
+            table = self.work.EXPERIMENT.table(model["result"])
+            show(f"{printable(model['name'])}\n{table.lines()}\n")
         show("\n".join(printable(str(file)) for file in (path, *drawn)))
         print(f"{results['seconds']} s")
 
@@ -190,14 +194,14 @@ class Plot:
     """Draw the figures of an experiment again, from its file of results alone."""
 
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
-    """The JSON that kanerva experiment, or benchmarks/speed.py, has written."""
+    """The JSON that kanerva experiment has written."""
     out: Path | None = None
     """A folder for the figures; otherwise they go beside FILE."""
 
     def run(self) -> None:
-        from .experiments import plots
+        from .lab import drawing
 
-        show("\n".join(printable(str(file)) for file in plots.redraw(self.file, self.out)))
+        show("\n".join(printable(str(file)) for file in drawing.redraw(self.file, self.out)))
 
 
 @dataclass(frozen=True)
@@ -213,7 +217,7 @@ class Report:
     run's folder."""
 
     def run(self) -> None:
-        from . import report
+        from .app import report
 
         show(str(report.write(self.place, self.out, self.experiments)))
 
@@ -239,11 +243,11 @@ class Inspect:
     def run(self) -> None:
         from .app import recall
 
-        model, state = load(self.checkpoint), storage.load_state(self.state)
+        model, state = load(self.checkpoint), load_state(self.state)
         if not isinstance(model, DKM):
             raise ValueError(f"checkpoint: expected a DKM, got {self.checkpoint}, of kind {model.config.kind}")
-        model.check_memory(state)
-        batch = checks.broadcast(*(part.shape[:-2] for part in state))
+        model.memory.inverse(state)  # which refuses what is no memory of this model
+        batch = together(*(part.shape[:-2] for part in state))
         count = math.prod(batch)
         if not count:
             raise ValueError(
@@ -253,9 +257,10 @@ class Inspect:
             raise ValueError(f"number: expected 0 to {count - 1}, as {self.state} has them, got {self.number}")
         place = np.unravel_index(self.number, batch)  # the others are not written out
         chosen = MemoryState(*(part.expand(*batch, -1, -1)[place] for part in state))
+        model.memory.kl(chosen)  # which refuses a U that is no covariance
         end = f"-{self.number}.png" if count > 1 else ".png"
         path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
-        recall.check_outputs({"--out": path}, [self.state, storage.find(self.checkpoint)])
+        recall.check_outputs({"--out": path}, [self.state, locate(self.checkpoint)])
         if self.out is None and path.exists() and not is_sheet(path):
             raise ValueError(f"--out: expected the name of a new file, since {path} is there and no sheet of ours")
         check_writable(path)
@@ -322,7 +327,7 @@ class Recall:
         model = load(self.model).to(choose(self.device))
         method, binary = model.method(self.method), model.config.binary
         outputs = {"--memory": self.memory, "--out": self.out}
-        recall.check_outputs(outputs, [storage.find(self.model)])
+        recall.check_outputs(outputs, [locate(self.model)])
         for path in filter(None, outputs.values()):
             check_writable(path)
         asked = recall.read(model, self.images, self.others, self.binary, self.ink)
@@ -330,14 +335,14 @@ class Recall:
         rows = getattr(model.config, "rows", asked.stored)
         full = f"more pictures than the memory's {rows} rows: they mix, and nothing can be certified"
         if rows < asked.stored:
-            streams.say(full)
+            say(full)
         kind = self.damage if self.damage != "auto" else "flips" if binary else "noise"
         level = recall.LEVELS[kind] if self.level is None else self.level
         generator = torch.Generator(model.device).manual_seed(self.seed)
         cue = recall.damaged(asked.x, kind, self.level, generator)
         answers = recall.ask(model, asked, cue, method, self.steps, generator)
         if self.memory is not None:
-            storage.save_state(self.memory, answers.state)
+            save_state(self.memory, answers.state)
         bands = torch.stack([in_rows(x, binary) for x in (asked.x, answers.cue, answers.x)], 1).flatten(0, 1)
         found = recall.judge(asked, answers)
         with atomic_write(self.out) as file:
@@ -345,7 +350,7 @@ class Recall:
         about = {
             "stored": f"{asked.stored} pictures in one memory, which keeps {model.kept(asked.stored):,} numbers",
             "damage": kind if level is None else f"{kind} {level:g}",
-            "recall": f"{method}, {self.steps} steps, {storage.taken(self.model) or self.model}",
+            "recall": f"{method}, {self.steps} steps, {taken(self.model) or self.model}",
             **({"ink": recall.inks(asked)} if binary else {}),
             "sheet": str(self.out),
             **({} if self.memory is None else {"memory": str(self.memory)}),
@@ -367,13 +372,13 @@ class Recall:
 def left_out(model: str, images: tuple[str, ...]) -> str | None:
     """What is missing, and what to type, where somebody left out a part of `kanerva recall MODEL IMAGES`."""
     place, pictures = Path(model), shlex.join(images) or "FOLDER"
-    if storage.find(model).is_file() and not is_image(place):
+    if locate(model).is_file() and not is_image(place):
         usual = f"type kanerva recall {shlex.quote(model)} FOLDER, with a folder of pictures"
         return None if images else f"IMAGES: expected pictures after the model {model}, got none; {usual}"
     if model in PRESETS:
         run = f"runs/{model}"
         own = f" --dataset {pictures if len(images) == 1 else 'FOLDER'} --size 32" if model == "colour" else ""
-        first = "" if storage.find(run).is_file() else f"kanerva train {model}{own}, then "
+        first = "" if locate(run).is_file() else f"kanerva train {model}{own}, then "
         return (
             f"MODEL: expected a trained model, got {model}, which is a preset of kanerva train; type {first}"
             f"kanerva recall {run} {pictures}"
@@ -407,17 +412,9 @@ class Play:
             raise ValueError(f"port: expected 0 to 65535, got {self.port}")
 
     def run(self) -> None:
-        try:
-            from .play.server import serve
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] not in ("starlette", "uvicorn"):
-                raise
-            raise ModuleNotFoundError(
-                f"play: expected the packages starlette and uvicorn, but {error.name} is not installed; "
-                f"pip install starlette uvicorn brings both",
-                name=error.name,
-            ) from None
-        serve(self.models, self.host, self.port, self.browser, streams.say)
+        from .play.server import serve
+
+        serve(self.models, self.host, self.port, self.browser, say)
 
 
 KINDS = {
@@ -438,7 +435,8 @@ def parse(command: str, arguments: list[str]) -> Any:
         return parse_train(arguments)
     if command == "experiment":
         name, *flags = arguments
-        return Experiment(read(experiments.find(name), f"kanerva experiment {name}", flags))
+        command = f"kanerva experiment {name}"
+        return Experiment(read(experiment_flags(lab.find(name), command), command, flags))
     return read(KINDS[command], f"kanerva {command}", arguments)
 
 
@@ -592,44 +590,37 @@ def flags(kind: Any) -> list[str]:
 def better(folder: Path, score: Score) -> str:
     """The best score of a run, where it is not that of its end; empty where it is, or where nothing says so."""
     try:
-        about = storage.load(folder / storage.BEST)[1]
+        found = read_checkpoint(folder / BEST)
     except (OSError, ValueError):
         return ""
-    best, step = about.get("best"), about.get("step")
+    best, step = found.about.get("best"), found.step
     if not isinstance(best, float) or best >= score.nats:
         return ""
-    return f"\nbest: {best:.2f} at step {step:,}; {folder / storage.BEST}, which other commands take of this run"
+    return f"\nbest: {best:.2f} at step {step:,}; {found.path}, which other commands take of this run"
 
 
 def ending(folder: Path) -> str:
     """How a run that was not evaluated ended: its step, its last training score and its checkpoint."""
-    path = folder / storage.LAST
-    step, row = storage.load(path)[1]["step"], latest(folder / METRICS)
+    path = folder / LAST
+    step, row = read_checkpoint(path).step, latest(folder / METRICS)
     if row is None:
         return f"step {step:,}; {path}"
     when = "" if row["step"] == step else f" at step {row['step']:,}"
     return f"step {step:,}: {row['nats']:.2f} nats per training image{when}; {path}"
 
 
-TOLD = ("iterations", "block", "write_noise")
-"""In what a DKM can be told to write otherwise than it was trained."""
+TOLD = {"iterations": "iterations", "block": "block", "write_noise": "noise"}
+"""In what a DKM can be told to write otherwise than it was trained: the flag, and its name in `Writing`."""
 
 
-@torch.no_grad()
-def write_by(model: Model, how: dict[str, Any]) -> None:
-    """Have a DKM write in other rounds or blocks, or with another noise, than it was trained with."""
-    if not how:
-        return
+def written_by(model: Model, told: dict[str, Any]) -> Writing | None:
+    """How a DKM is to write, where it is told otherwise than it was trained."""
+    if not told:
+        return None
     if not isinstance(model, DKM):
-        given = " and ".join(f"--{name.replace('_', '-')}" for name in how)
+        given = " and ".join(f"--{name.replace('_', '-')}" for name in told)
         raise ValueError(f"{given}: expected a dkm; a {model.config.kind} has no such way to write")
-    how = dict(how)
-    if (factor := how.pop("write_noise", None)) is not None:
-        if model.config.read_noise == "shared":
-            wanted = "expected a model with a separate read noise; in this one reads would change"
-            raise ValueError(f"--write-noise: {wanted}")
-        model.log_noise_var += math.log(factor)
-    model.config = dataclasses.replace(model.config, **how)
+    return model.writing._replace(**{TOLD[name]: value for name, value in told.items()})
 
 
 def table(score: Score, about: dict[str, Any]) -> str:
@@ -702,15 +693,14 @@ def system() -> dict[str, Any]:
 
 def place(path: Path) -> Path:
     """The checkpoint to describe: of a run's folder the last, which says how far the run has come."""
-    found = storage.find(path)
-    return found.with_name(storage.LAST) if storage.taken(path) else found
+    found = locate(path)
+    return found.with_name(LAST) if taken(path) else found
 
 
 def contents(path: Path) -> dict[str, Any]:
     """What a checkpoint says of itself, and how many numbers its model has."""
-    tensors, about = storage.load(path)
-    size = sum(x.numel() for name, x in tensors.items() if name.startswith("model."))
-    return {"file": str(path), "parameters": size, **about}
+    found = read_checkpoint(path)
+    return {"file": str(path), "parameters": found.parameters, **found.about}
 
 
 def lines(about: dict[str, Any], indent: str = "") -> str:

@@ -7,10 +7,11 @@ from typing import Any, Literal
 
 import torch
 
-from . import checks, data
+from . import data
 from .codec import CodecConfig
 from .data import ClassImages
 from .models import BaseConfig, DKMConfig, find
+from .support import checks
 
 MOST = 2**53  # steps: all that a float can count, which the schedule of the learning rate is computed in
 

@@ -14,9 +14,12 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from . import checks, memory
-from .memory import MemoryState, Variance
-from .streams import say
+from . import memory
+from .memory import MemoryState
+from .memory.moments import Whole
+from .support.checks import Variance
+from .support.door import public
+from .support.say import say
 
 
 class World(NamedTuple):
@@ -160,10 +163,11 @@ class Total(torch.autograd.Function):
         return Total.apply(grad, ctx.group), None  # type: ignore[no-untyped-call]
 
 
+@public
 def condition(
-    state: MemoryState,
-    w: Float[Tensor, "*b T K"],
-    z: Float[Tensor, "*b T C"],
+    state: Whole,
+    w: Float[Tensor, "*#b T K"],
+    z: Float[Tensor, "*#b T C"],
     noise_var: Variance,
     group: dist.ProcessGroup | None = None,
 ) -> MemoryState:
@@ -175,7 +179,6 @@ def condition(
     Every worker passes the same state and its own w and z, of any length T, and gets the same memory. K² + K·C
     numbers travel. Gradients flow to every worker's codes. Proof: test_workers_write_one_memory_together.
     """
-    checks.inputs(state, w=w, z=z, noise_var=noise_var)
     group = group or dist.group.WORLD
     G = Total.apply(w.mT @ w / noise_var, group)  # type: ignore[no-untyped-call]
     H = Total.apply(w.mT @ (z - w @ state.R) / noise_var, group)  # type: ignore[no-untyped-call]

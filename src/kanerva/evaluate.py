@@ -1,22 +1,22 @@
 """Scores on images that the model has not seen."""
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy
 
-from . import checks, objective
-from .data import ClassImages, episodes
-from .likelihood import Gaussian
-from .models.base import CodecModel, Model
-from .progress import bar
+from .data import ClassImages
+from .likelihood import Gaussian, bits_per_dimension
+from .models.base import NAMES, CodecModel, Model
+from .nn import Writing
+from .support import checks
+from .support.say import bar
 
 WRITTEN = 10
 """Images of a class that are written before new ones of it are scored."""
@@ -91,11 +91,12 @@ def evaluate(
     seed: int = 0,
     batch: int = 16,
     extra: bool = True,
+    how: Writing | None = None,
 ) -> Score:
     """Score a model on at least `count` images, in episodes drawn with a seed; never augmented [sec. 4].
 
     `extra` says whether to score new images and the blank memory too, and to take the model's extra scores, which
-    may cost many times as much.
+    may cost many times as much. how: a DKM writes in other rounds or blocks, or with another noise, than trained.
     """
     checks.count("length", length)
     checks.count("count", count)
@@ -114,22 +115,30 @@ def evaluate(
     generator = torch.Generator(device).manual_seed(seed)
     other = torch.Generator(device).manual_seed(seed + 1)  # so that extra scores leave the first ones as they are
     rounds = max(2, math.ceil(count / (length * batch)))
+    told: dict[str, Any] = {} if how is None else {"how": how}
     rows, extras = [], []
     with bar("evaluating", rounds * batch * length) as advance, not_training(model):
+        other_way = otherwise(model) if extra else None
         for _ in range(rounds):
-            x = model.dequantise(episodes(images, batch, length, classes, generator), generator)
-            same = generator.get_state()
-            rows.append(objective.parts(model(x, generator)))
-            extras.append(model.extra_scores(x, other) | otherwise(model, x, same) if extra else {})
+            x = model.episodes(images, batch, length, classes, generator)
+            same = torch.Generator(device)
+            same.set_state(generator.get_state())
+            rows.append(model(x, generator, **told).parts())
+            extras.append(model.extra_scores(x, other, **told) if extra else {})
+            if other_way is not None:
+                extras[-1][other_way.config.pixels] = other_way(x, same, **told).nats()
             advance(batch * length)
+        most = min(rounds * batch * length, MOST_NEW)
+        new = new_images(model, images, most, seed=seed, how=how) if extra else None
+        blank = blank_memory(model, images, most, seed) if extra else None
     table, more = together(rows), together(extras)
     means = {name: float(values.mean()) for name, values in table.items()}
     count = len(table["nats"])
-    bits = objective.bits_per_dimension(means["nats"], math.prod(images.shape))
+    bits = bits_per_dimension(means["nats"], math.prod(images.shape))
     own = model.config.pixels if isinstance(model, CodecModel) and not images.binary else None
     ways = {way: more.pop(way) for way in WAYS if way in more} | ({own: table["nats"]} if own and extra else {})
     return Score(
-        **{name: means.get(name) for name in objective.NAMES},  # type: ignore[arg-type]
+        **{name: means.get(name) for name in NAMES},  # type: ignore[arg-type]
         nats_stderr=stderr(table["nats"]),
         bound=means["nats"] + means["kl_memory"] if "kl_memory" in means else None,
         bits_per_dimension=None if images.binary else bits,
@@ -140,15 +149,11 @@ def evaluate(
         seed=seed,
         split=images.split,
         extra={name: summary(values) for name, values in more.items()},
-        new=new_images(model, images, min(count * length, MOST_NEW), seed=seed) if extra else None,
-        blank=blank_memory(model, images, min(count * length, MOST_NEW), seed) if extra else None,
+        new=new,
+        blank=blank,
         pixels=own,
         different=different,
-        bits={
-            way: summary(objective.bits_per_dimension(ways[way], math.prod(images.shape)))
-            for way in WAYS
-            if way in ways
-        }
+        bits={way: summary(bits_per_dimension(ways[way], math.prod(images.shape))) for way in WAYS if way in ways}
         or None,
     )
 
@@ -157,24 +162,23 @@ WAYS: dict[Literal["points", "levels"], str] = {"points": "as points", "levels":
 """The ways in which grey and colour pixels are scored."""
 
 
-def otherwise(model: Model, x: Float[Tensor, "*b T c h w"], state: Tensor) -> dict[str, Float[Tensor, "*b"]]:
-    """Nats per image with the pixels of grey and colour images scored in the other way, with the same draws."""
+def otherwise(model: Model) -> CodecModel | None:
+    """The model with the pixels of grey and colour images scored in the other way; None where there is no other."""
     if model.config.binary or not isinstance(model, CodecModel):
-        return {}
-    config, generator = model.config, torch.Generator(x.device)
-    (other,) = (way for way in WAYS if way != config.pixels)
-    generator.set_state(state)
-    model.config = dataclasses.replace(config, pixels=other)
-    try:
-        return {other: objective.nats(model(x, generator))}
-    finally:
-        model.config = config
+        return None
+    (other,) = (way for way in WAYS if way != model.config.pixels)
+    return model.under(pixels=other)
 
 
 def new_images(
-    model: Model, images: ClassImages, count: int = 10_000, classes: int = 4, seed: int = 0
+    model: Model,
+    images: ClassImages,
+    count: int = 10_000,
+    classes: int = 4,
+    seed: int = 0,
+    how: Writing | None = None,
 ) -> dict[str, float] | None:
-    """What new images cost in memories of others of their classes; None where a model has no such bound.
+    """What new images cost in memories of others of their classes; None where there are too few images.
 
     Ten images of each of four classes are written (or half of them, if a class has fewer than 20), and as many
     others are read. The images are drawn on the CPU: the same ones on every device.
@@ -184,13 +188,11 @@ def new_images(
         return None
     written, read = halves(images.to("cpu"), max(2, count // (classes * each // 2)), classes, each, seed)
     generator = torch.Generator(model.device).manual_seed(seed)
+    told: dict[str, Any] = {} if how is None else {"how": how}
     found = []
     for a, b in zip(written.split(16), read.split(16), strict=True):
         a, b = (model.dequantise(x.to(model.device), generator) for x in (a, b))
-        terms = model.given(model.write(a), b, generator)
-        if terms is None:
-            return None
-        found.append(objective.nats(terms))
+        found.append(model.given(model.write(a, **told), b, generator).nats())
     return summary(torch.cat(found).double())
 
 
@@ -208,20 +210,16 @@ def halves(
 
 
 def blank_memory(model: Model, images: ClassImages, count: int, seed: int = 0) -> dict[str, float] | None:
-    """What images cost if nothing was written; None where a model has no such bound."""
+    """What images cost if nothing was written; None where an empty memory says nothing."""
     batch = 16
     state = model.blank((batch,))
-    if state is None:
-        return None
     generator, images = torch.Generator(model.device).manual_seed(seed), images.to(model.device)
     found = []
     for _ in range(math.ceil(count / (batch * QUERIES))):
-        x = model.dequantise(episodes(images, batch, QUERIES, None, generator), generator)
-        terms = model.given(state, x, generator)
-        if terms is None:
-            return None
-        found.append(objective.nats(terms))
-    return summary(torch.cat(found).double())
+        x = model.episodes(images, batch, QUERIES, None, generator)
+        found.append(model.given(state, x, generator).nats())
+    every = torch.cat(found).double()
+    return summary(every) if bool(every.isfinite().all()) else None
 
 
 def summary(values: Float[Tensor, "episodes"]) -> dict[str, float]:

@@ -17,18 +17,15 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(kind: type[Config], data: Any, where: str = "config") -> Config:
-    """Rebuild a config from what `to_dict` gave, also in an earlier version; an unknown field is an error.
+    """Rebuild a config from what `to_dict` gave; an unknown field is an error, a missing one takes its default.
 
     Where there are several kinds (`kind.of_kind`), the data say which.
-    A missing one takes its default, so the default of a new field must be what was done before there was one.
     """
     if not isinstance(data, dict) or not data:
         raise ValueError(f"{where}: expected the fields of {kind.__name__}, got {brief(data)}")
     if hasattr(kind, "of_kind"):
-        # before there were kinds, every model was a DKM
-        name = data.get("kind", "dkm")
         try:
-            kind = kind.of_kind(str(name))  # type: ignore[attr-defined]
+            kind = kind.of_kind(str(data.get("kind")))  # type: ignore[attr-defined]
         except ValueError as error:
             raise ValueError(f"{where}.kind: {error}") from None
         data = {name: value for name, value in data.items() if name != "kind"}

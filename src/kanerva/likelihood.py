@@ -4,7 +4,7 @@ An image is (channels, height, width): binary in {0, 1}, grey or colour on [−1
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,6 +13,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 from torch.special import erfcx, log_ndtr
 
 from .support.pixels import LEVEL, middle
+
+Number = TypeVar("Number", float, Tensor)
 
 # A standard deviation of a grey level's middle, below which none is taken: its level then has all but 6e−5.
 SURE = LEVEL / 8
@@ -229,3 +231,8 @@ def _log_cdf(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     low = x.clamp_max(-1.0)
     tail = (erfcx(-math.sqrt(0.5) * low) / 2).log() - low.square() / 2
     return torch.where(x < -1, tail, log_ndtr(x.clamp_min(-1.0)))
+
+
+def bits_per_dimension(nats_per_image: Number, dimensions: int) -> Number:
+    """Bits per dimension of 256-level images scaled to [−1, 1), where a level is 1/128 wide [sec. 4]."""
+    return 7 + nats_per_image / (dimensions * math.log(2))

@@ -1,4 +1,4 @@
-"""What a run says: its progress, JSON lines, and TensorBoard where it is installed. None of it ever ends a run."""
+"""What a run says: its progress, and JSON lines. Neither ever ends a run."""
 
 import contextlib
 import dataclasses
@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import plain, progress
+from . import plain
 from .evaluate import Score
-from .files import atomic_write
-from .objective import NAMES
+from .support.files import atomic_write
+from .support.say import progress, say
 
 METRICS = "metrics.jsonl"
 LINE = 2**20
@@ -32,12 +32,9 @@ class Log:
         if not self.main:
             return self
         with contextlib.ExitStack() as stack:
-            self.work = stack.enter_context(progress.show("training", self.steps, self.start))
+            self.work = stack.enter_context(progress("training", self.steps, self.start))
             self._cut_back()
             self.lines = stack.enter_context(open(self.path, "a", encoding="utf-8"))
-            self.board = board(self.path.parent, self.start)
-            if self.board is not None:
-                stack.callback(self.board.close)
             self.stack = stack.pop_all()
         return self
 
@@ -79,14 +76,11 @@ class Log:
     def train(self, step: int, values: dict[str, float], lr: float) -> None:
         rate = self.images / (time.perf_counter() - self.began)
         self._write({"step": step, **values, "lr": lr, "images_per_s": round(rate, 1)})
-        self._board("train", step, {**values, "lr": lr, "images_per_s": rate})
         if self.main:
             self.work.update(step, f"{values['nats']:.1f} nats  {rate:,.0f} images/s  {self.latest}".rstrip())
 
     def score(self, step: int, score: Score) -> None:
         self._write({"step": step, score.split: dataclasses.asdict(score)})
-        found = {name: getattr(score, name) for name in NAMES}
-        self._board(score.split, step, {name: value for name, value in found.items() if value is not None})
         self.latest = f"{score.split} {score.nats:.1f}"
         nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per image{score.in_bits}"
         self.say(f"step {step:,}: {score.split} {nats}")
@@ -97,7 +91,7 @@ class Log:
 
     def say(self, text: str) -> None:
         if self.main:
-            self.work.say(text)
+            say(text)
 
     def _write(self, values: dict[str, Any]) -> None:
         if not self.main:
@@ -107,12 +101,6 @@ class Log:
             self.lines.flush()
         except OSError as error:
             self.say(f"{self.path}: a line could not be written ({error})")
-
-    def _board(self, group: str, step: int, values: dict[str, float]) -> None:
-        if self.main and self.board is not None:
-            with contextlib.suppress(OSError):
-                for name, value in values.items():
-                    self.board.add_scalar(f"{group}/{name}", value, step)
 
 
 def latest(path: Path) -> dict[str, Any] | None:
@@ -145,12 +133,3 @@ def step_of(line: bytes) -> int | None:
     except (ValueError, KeyError, TypeError):
         return None
     return step if type(step) is int else None
-
-
-def board(folder: Path, start: int) -> Any:
-    """A TensorBoard writer, or None where TensorBoard is not installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=start + 1)

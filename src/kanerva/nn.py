@@ -24,65 +24,92 @@ writing; `Memory.reader` makes a module of one state that can be exported. The m
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from . import checks, kernels, linalg, memory
-from .checks import full_precision
-from .memory import Faded, Inverse, MemoryState, Variance
+from . import kernels, memory
+from .kernels import Stored
+from .memory import Faded, Inverse, MemoryState, moments
+from .memory.moments import Whole
+from .memory.sums import Told
 from .recall import counts, frame, vectors
-
-# Start values for entries of mean square 1. R0 is small: what is read was written, not there from the start.
-# Untrained, K/4 to 2 K vectors in K rows (4 to 128) are read with an error that is 0.004 of their mean square above
-# the best of eight settings; with the paper's, all 1, it is 0.24. With a prior_var of 1 it is 0.005, but every row
-# that is still blank adds that much to the variances of `predict`.
-R0_VAR, PRIOR_VAR, NOISE_VAR = 0.02**2, 0.1, 0.1
-
-
-VALID = "that maps vectors to the nearest valid ones, (*b, C) → (*b, C), such as torch.sign"
+from .recall.retriever import Hyper
+from .support import checks
+from .support.checks import Count, Share
+from .support.door import public
+from .support.linalg import broadcast, together
 
 
-class Parameters(nn.Module):
-    """R0, prior_var and noise_var: what every memory begins with. The layer and the models own them through this.
+class Start(NamedTuple):
+    """What the parameters begin with: the variances of R0's entries, of the memory, and of the noise.
 
-    Their names in a state_dict are R0, log_prior_var and log_noise_var, without a prefix.
+    The values here are for entries of mean square 1. R0 is small: what is read was written, not there from the
+    start. Untrained, K/4 to 2 K vectors in K rows (4 to 128) are read with an error that is 0.004 of their mean
+    square above the best of eight settings; with the paper's, all 1, it is 0.24. With a prior_var of 1 it is 0.005,
+    but every row that is still blank adds that much to the variances of `predict`.
     """
 
-    R0: Float[Tensor, "K C"]
-    log_prior_var: Float[Tensor, ""]
-    log_noise_var: Float[Tensor, ""]
+    R0_var: float = 0.02**2
+    prior_var: float = 0.1
+    noise_var: float = 0.1
 
-    def own(
-        self, rows: int, columns: int, R0_var: float = 1.0, prior_var: float = 1.0, noise_var: float = 1.0
-    ) -> None:
-        """Make the parameters, with the start values of app. B or others; variances are learned as logarithms."""
-        self.R0 = nn.Parameter(R0_var**0.5 * torch.randn(rows, columns))
-        self.log_prior_var = nn.Parameter(torch.tensor(math.log(prior_var)))
-        self.log_noise_var = nn.Parameter(torch.tensor(math.log(noise_var)))
 
-    @property
-    def prior_var(self) -> Float[Tensor, ""]:
-        """σ²_U, the variance of the memory before anything is written."""
-        return self.log_prior_var.exp()
+START = Start()
+PAPER = Start(1.0, 1.0, 1.0)
+"""The start values of app. B."""
 
-    @property
-    def noise_var(self) -> Float[Tensor, ""]:
-        """σ²_ξ, the variance of codes around what the memory reads."""
-        return self.log_noise_var.exp()
 
-    def prior(self, batch: tuple[int, ...] = ()) -> MemoryState:
-        """The memory before anything is written."""
-        return memory.prior(self.R0, self.prior_var, batch)
+def variances(name: str, value: Any, call: checks.Call) -> None:
+    """Variances of 0 or more, one for each cue."""
+    if isinstance(value, Tensor):
+        state, cue = call.given["state"], call.given["cue"]
+        checks.fits(name, value, together(*(part.shape[:-2] for part in (*state, cue))) + cue.shape[-2:-1])
+    checks.not_negative(name, value, call)
 
-    def check_memory(self, state: MemoryState, uses_U: bool = True) -> None:
-        """Refuse what is no memory, or one of another size than this one's."""
-        checks.memory(state, "state", uses_U)
-        sizes = dict(zip("KC", self.R0.shape, strict=True))
-        source = "the model's rows and code size; usual cause: a memory that another model has written"
-        checks.layout("state.R", state.R, ("K", "C"), sizes, like=self.R0, source=source)
+
+def own_precision(name: str, x: Tensor, call: checks.Call) -> None:
+    """Vectors may be in bfloat16 or float16; the memory's own parameters may not."""
+    kind = call.owner.R0.dtype
+    if kind not in (torch.float32, torch.float64):
+        raise TypeError(
+            f"R0: expected float32 or float64, got {kind}; usual cause: .bfloat16() or .half() of the whole "
+            "network; .float() of the layer brings it back, and vectors may stay as they are"
+        )
+
+
+def wide_enough(name: str, cue: Tensor, call: checks.Call) -> None:
+    """A cue has the size of a vector; one that goes on with its value says which entries are known."""
+    layer, width = call.owner, cue.shape[-1]
+    whole = layer.size + layer.values
+    if width != layer.size and not (width == whole and call.given["known"] is not None):
+        more = "; one that goes on with its value needs `known`" if layer.values else ""
+        raise ValueError(f"{name}: expected vectors of {layer.size} numbers, got {width}{more}")
+
+
+Known = Bool[Tensor, "... n"] | Annotated[Float[Tensor, "... n"], checks.not_negative] | None
+"""Which entries of a cue are known, or how surely: precisions relative to 1 / noise_var."""
+Cue = Annotated[
+    Float[Tensor, "*#b Q n"], checks.any_float, own_precision, wide_enough, checks.finite_where("known")
+]
+Vectors = Annotated[Float[Tensor, "*#b T size"], checks.any_float, own_precision, checks.finite_where("mask")]
+Values = Annotated[Float[Tensor, "*#b T values"], checks.any_float, checks.finite_where("mask")] | None
+Mask = Bool[Tensor, "*#b T"] | None
+Asked = Annotated[Float[Tensor, "*#b Q size"], checks.any_float, own_precision, checks.finite]
+Held = Annotated[Float[Tensor, "*#b Q values"], checks.any_float, checks.finite] | None
+
+
+Factor = Annotated[float | int, checks.positive]
+
+
+class Writing(NamedTuple):
+    """How an episode is written: in rounds, in blocks, with a multiple of noise_var; as in `Memory.store`."""
+
+    iterations: Count = 1
+    block: Count = 1
+    noise: Factor = 1.0
 
 
 class Prediction(NamedTuple):
@@ -101,7 +128,7 @@ class Contents(NamedTuple):
     """How far each is from all that could have been written, in nats: next to nothing where it is exact."""
 
 
-class Memory(Parameters):
+class Memory(nn.Module):
     """A memory of `rows` rows for vectors of `size` numbers, and `values` more that are held with each.
 
     Where there are values, a vector z is a key: it alone decides where the pair goes and where it is looked for.
@@ -115,128 +142,162 @@ class Memory(Parameters):
     `size` rows are kept, whatever was asked for: addresses span no more dimensions, and other rows hold nothing.
     """
 
-    def __init__(self, size: int, rows: int = 32, values: int = 0, scale: float = 1.0) -> None:
+    State = MemoryState
+    R0: Float[Tensor, "K C"]
+    log_prior_var: Float[Tensor, ""]
+    log_noise_var: Float[Tensor, ""]
+
+    def __init__(
+        self,
+        size: int,
+        rows: int = 32,
+        values: int = 0,
+        scale: float = 1.0,
+        *,
+        start: Start = START,
+        cap: bool = True,
+    ) -> None:
+        """start: other start values. cap=False keeps all rows, for weights that do not come from the memory."""
         super().__init__()
         checks.count("size", size)
         checks.count("rows", rows)
         if values != 0:
             checks.count("values", values)
-        scale_var = checks.scale(scale) ** 2
-        self.size, self.rows, self.values = int(size), min(int(rows), int(size)), int(values)
-        self.own(self.rows, size + values, R0_VAR * scale_var, PRIOR_VAR * scale_var, NOISE_VAR * scale_var)
+        of = checks.scale(scale) ** 2
+        self.size, self.values = int(size), int(values)
+        self.rows = min(int(rows), self.size) if cap else int(rows)
+        self.R0 = nn.Parameter((of * start.R0_var) ** 0.5 * torch.randn(self.rows, size + values))
+        self.log_prior_var = nn.Parameter(torch.tensor(math.log(of * start.prior_var)))
+        self.log_noise_var = nn.Parameter(torch.tensor(math.log(of * start.noise_var)))
         self.backend: str = "auto"
         """How an episode is written: a backend of `kanerva.kernels`, or auto."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The axes that the layer knows by name."""
+        return {"size": self.size, "values": self.values, "K": self.rows, "C": self.size + self.values}
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the layer's own: memories must have its dtype and device."""
+        return self.R0
+
+    @property
+    def prior_var(self) -> Float[Tensor, ""]:
+        """σ²_U, the variance of the memory before anything is written."""
+        return self.log_prior_var.exp()
+
+    @property
+    def noise_var(self) -> Float[Tensor, ""]:
+        """σ²_ξ, the variance of codes around what the memory reads."""
+        return self.log_noise_var.exp()
+
+    def hyper(self) -> Hyper:
+        """R0 and the variances, as recall knows them."""
+        return Hyper(self.R0, self.prior_var, self.noise_var)
+
+    def prior(self, batch: tuple[int, ...] = ()) -> MemoryState:
+        """The memory before anything is written."""
+        return memory.prior(self.R0, self.prior_var, batch)
 
     def extra_repr(self) -> str:
         return f"{self.size}, rows={self.rows}, values={self.values}"
 
-    @full_precision
     def write(
         self,
         z: Float[Tensor, "*#b T size"],
         state: MemoryState | None = None,
         mask: Bool[Tensor, "*#b T"] | None = None,
         values: Float[Tensor, "*#b T values"] | None = None,
+        **how: Any,
     ) -> MemoryState:
         """Write vectors one after another [alg. 1], into a blank memory unless `state` says which.
 
         mask: False for padding, which changes nothing to the last bit, gets no gradient, and may hold anything.
-        Order matters a little, since each vector is addressed in what the ones before have left.
+        Order matters a little, since each vector is addressed in what the ones before have left. `store` has the
+        rest.
         """
-        codes = self._masked(z, values, mask)
-        return kernels.write(
-            self._start(state, codes), codes, self.noise_var, backend=self.backend, keys=self.size
-        )[0]
+        return self.store(z, state, mask, values, **how).state
 
-    @full_precision
-    def read(
+    @public
+    def store(
         self,
-        state: MemoryState,
-        cue: Float[Tensor, "*#b Q n"],
-        known: Bool[Tensor, "... n"] | None = None,
-    ) -> Float[Tensor, "*b Q m"]:
+        z: Vectors,
+        state: Whole | None = None,
+        mask: Mask = None,
+        values: Values = None,
+        *,
+        iterations: Count = 1,
+        block: Count = 1,
+        noise: Factor = 1.0,
+    ) -> Stored:
+        """`write`, and give the weights and ln det U with the memory.
+
+        iterations, block: as in `memory.write`. noise: times noise_var, of codes as they are written.
+        """
+        codes = moments.masked(self.codes(z, values), mask)
+        state = self.prior(tuple(codes.shape[:-2])) if state is None else state
+        noise_var = self.noise_var if noise == 1 else noise * self.noise_var
+        return kernels.store(state, codes, noise_var, iterations, block, self.backend, mask=mask, keys=self.size)
+
+    @public
+    def read(self, state: MemoryState, cue: Cue, known: Known = None) -> Float[Tensor, "*b Q m"]:
         """Read what the memory has nearest to each cue: its vectors, or the values if it has values.
 
-        known: which entries of a cue are known; the others may hold anything, and are left out of the least
-        squares. A cue has the size of a vector; with `known`, it may go on with entries of the value.
+        known: which entries of a cue are known, or how surely; unknown ones may hold anything, and are left out of
+        the least squares. A cue has the size of a vector; with `known`, it may go on with entries of the value.
         """
-        read = memory.read(state, self.address(state, cue, known))
-        return self._wanted(read)
+        return self._wanted(self.address(state, cue, known) @ state.R)
 
+    @public
     def forward(
         self,
-        z: Float[Tensor, "*#b T size"],
-        cue: Float[Tensor, "*#b Q size"] | None = None,
-        mask: Bool[Tensor, "*#b T"] | None = None,
-        values: Float[Tensor, "*#b T values"] | None = None,
+        z: Vectors,
+        cue: Asked | None = None,
+        mask: Mask = None,
+        values: Values = None,
     ) -> Float[Tensor, "*b Q m"]:
         """Write vectors into a blank memory, then read cues from it, or the vectors themselves."""
-        codes = self._masked(z, values, mask)
-        return self._forward(codes, codes[..., : self.size] if cue is None else cue)
+        cue = (moments.masked(z, mask) if cue is None else cue).to(self.R0.dtype)
+        state = self.write(z, None, mask, values)
+        w = memory.address(cue, self._part(state, self.size), self.noise_var, self.inverse(state))
+        return self._wanted(w @ state.R)
 
-    @full_precision
-    def _forward(
-        self, codes: Float[Tensor, "*#b T C"], cue: Float[Tensor, "*#b Q size"]
-    ) -> Float[Tensor, "*b Q m"]:
-        out = kernels.write_and_invert(
-            self._start(None, codes), codes, self.noise_var, backend=self.backend, keys=self.size
-        )
-        w = memory.address(self._cue(cue, None)[0], self._part(out.state, self.size), self.noise_var, out.inverse)
-        return self._wanted(memory.read(out.state, w))
-
-    @full_precision
-    def address(
-        self,
-        state: MemoryState,
-        cue: Float[Tensor, "*#b Q n"],
-        known: Bool[Tensor, "... n"] | None = None,
-    ) -> Float[Tensor, "*b Q K"]:
+    @public
+    def address(self, state: MemoryState, cue: Cue, known: Known = None) -> Float[Tensor, "*b Q K"]:
         """Find the weights that read each cue best [app. D]; `cue` and `known` as in `read`."""
-        self.check_memory(state, uses_U=False)
-        cue, known = self._cue(cue, known)
+        cue = cue.to(self.R0.dtype)
         return memory.address(cue, self._part(state, cue.shape[-1]), self.noise_var, known=known)
 
-    @full_precision
-    def predict(
-        self,
-        state: MemoryState,
-        cue: Float[Tensor, "*#b Q n"],
-        known: Bool[Tensor, "... n"] | None = None,
-    ) -> Prediction:
+    @public
+    def predict(self, state: Whole, cue: Cue, known: Known = None) -> Prediction:
         """Predict all of [vector; value] from what is known of it, with the variance of every entry.
 
         mean is E[Rᵀw | cue]. var has the noise, what is uncertain of the memory, and what the cue leaves open of w.
         """
-        self.check_memory(state, uses_U=False)  # `complete` itself checks U
-        cue, known = self._cue(cue, known)
+        cue = cue.to(self.R0.dtype)
         weights = memory.infer(cue, self._part(state, cue.shape[-1]), self.noise_var, known)
         return Prediction(*memory.complete(state, weights, self.noise_var))
 
-    @full_precision
-    def energy(
-        self,
-        state: MemoryState,
-        cue: Float[Tensor, "*#b Q n"],
-        known: Bool[Tensor, "... n"] | None = None,
-    ) -> Float[Tensor, "*b Q"]:
+    @public
+    def energy(self, state: MemoryState, cue: Cue, known: Known = None) -> Float[Tensor, "*b Q"]:
         """−ln p(cue | memory at its mean) in nats, addresses integrated out: low for what is like its content.
 
         It is the least of −ln p(cue | w) + KL over all q(w) [sec. 3.5], which the exact posterior reaches.
         """
-        self.check_memory(state, uses_U=False)
-        cue, known = self._cue(cue, known)
+        cue = cue.to(self.R0.dtype)
         return memory.energy(cue, self._part(state, cue.shape[-1]), self.noise_var, known)
 
-    @full_precision
+    @public
     @torch.no_grad()
     def recall(
         self,
         state: MemoryState,
-        cue: Float[Tensor, "*#b Q n"],
-        known: Bool[Tensor, "... n"] | None = None,
-        cue_var: float | Float[Tensor, "..."] | None = None,
+        cue: Cue,
+        known: Known = None,
+        cue_var: Annotated[float | Float[Tensor, "..."], variances] | None = None,
         valid: Callable[[Tensor], Tensor] | None = None,
-        steps: int = 15,
+        steps: Count = 15,
         exact: bool = True,
     ) -> Float[Tensor, "*b Q C"]:
         """Find the [vector; value] that each cue is of: noisy, with entries missing, or both.
@@ -247,32 +308,24 @@ class Memory(Parameters):
         and a clean cue is completed exactly from as many known entries as there are vectors; not in a memory that
         has faded. For training use `read`: no gradients here.
         """
-        self.check_memory(state)
-        checks.count("steps", steps)
-        if valid is not None:
-            checks.function("valid", valid, VALID)
-        cue, known = self._cue(cue, known)
-        known = torch.ones_like(cue, dtype=torch.bool) if known is None else known
-        cue = torch.where(known, cue, 0)
-        checks.numbers_in("cue", cue)
+        cue = cue.to(self.R0.dtype)
+        known = torch.ones_like(cue, dtype=torch.bool) if known is None else known > 0
         gap = (0, self.size + self.values - cue.shape[-1])
-        flat, y, batch = frame.opened(state, torch.nn.functional.pad(cue, gap))
-        known = torch.nn.functional.pad(known, gap).expand(*batch, *y.shape[-2:]).reshape(y.shape)
+        y, known = (torch.nn.functional.pad(x, gap) for x in (torch.where(known, cue, 0), known.expand(cue.shape)))
+        R, U, y = broadcast((*state, y))
+        batch, shape = R.shape[:-2], y.shape
+        R, U, y = (x.reshape(batch.numel(), *x.shape[-2:]) for x in (R, U, y))
+        known = known.expand(shape).reshape(y.shape)
         if cue_var is not None:
-            checks.noise("cue_var", cue_var, y, (*batch, y.shape[-2]))
             cue_var = torch.as_tensor(cue_var, dtype=y.dtype, device=y.device)
-            cue_var = cue_var.expand(*batch, y.shape[-2]).reshape(y.shape[:2])
+            cue_var = cue_var.expand(shape[:-1]).reshape(y.shape[:2])
         exact = exact and not isinstance(state, Faded)
-        return vectors.recall(self, flat, y, known, cue_var, valid, steps, exact).reshape(*batch, *y.shape[-2:])
+        found = vectors.recall(self.hyper(), MemoryState(R, U), y, known, cue_var, valid, steps, exact)
+        return found.reshape(shape)
 
-    @full_precision
+    @public(flat=True)
     @torch.no_grad()
-    def contains(
-        self,
-        state: MemoryState,
-        z: Float[Tensor, "*#b Q size"],
-        values: Float[Tensor, "*#b Q values"] | None = None,
-    ) -> Int64[Tensor, "*b Q"]:
+    def contains(self, state: Told, z: Asked, values: Held = None) -> Int64[Tensor, "*b Q"]:
         """How often each vector could have been written, 0 for never; −1 where the memory cannot tell.
 
         Where there are values: how often with this value, or, without `values`, with any. A state fixes its vectors
@@ -284,22 +337,13 @@ class Memory(Parameters):
         too, where lengths or variances are such that the state's precision has lost the answer. A memory that has
         faded cannot tell, which is an error.
         """
-        self.check_memory(state)
-        if values is None:
-            owner, codes = self._first(self.size), self._own_kind("z", z, self.size)
-        else:
-            owner, codes = self._first(self.size + self.values), self.codes(z, values)
-        self._check_numbers(codes)
-        return counts.how_often(owner, self._part(state, codes.shape[-1]), codes, self.size)
+        codes = z.to(self.R0.dtype) if values is None else self.codes(z, values)
+        hyper = self.hyper().columns(codes.shape[-1])
+        return counts.how_often(hyper, self._part(state, codes.shape[-1]), codes, self.size)
 
-    @full_precision
+    @public(flat=True)
     @torch.no_grad()
-    def forget(
-        self,
-        state: MemoryState,
-        z: Float[Tensor, "*#b Q size"],
-        values: Float[Tensor, "*#b Q values"] | None = None,
-    ) -> MemoryState:
+    def forget(self, state: Told, z: Asked, values: Held = None) -> MemoryState:
         """The memory without these vectors: the posterior of the others, with the weights they were written with.
 
         One trace is left: those weights were found while the forgotten vectors were there. A vector that `contains`
@@ -308,24 +352,21 @@ class Memory(Parameters):
         memory knows what it held. Vectors that were written more than once are forgotten together: the memory
         cannot tell one's copies from another's.
         """
-        checks.unfaded(state)
         if self.values and values is None:
             times = self.contains(state, z)
             frame.check_there(times, "z: expected vectors", counts.UNKNOWN)
             if bool((times > 1).any()):
                 raise ValueError("values: expected the values of keys that were written more than once, got None")
             values = self.recall(state, z)[..., self.size :]
-        self.check_memory(state)
         codes = self.codes(z, values)
-        self._check_numbers(codes)
-        times = counts.how_often(self, state, codes, self.size, strict=True)
+        times = counts.how_often(self.hyper(), state, codes, self.size, strict=True)
         frame.check_there(times, "z: expected vectors", counts.UNKNOWN)
-        return frame.take_out(self, state, codes, times, apart=True)
+        return frame.take_out(self.hyper(), state, codes, times, apart=True)
 
-    @full_precision
+    @public
     def contents(
         self,
-        state: MemoryState,
+        state: Told,
         valid: Callable[[Tensor], Tensor],
         callback: Callable[[int, int], None] | None = None,
     ) -> Contents:
@@ -337,34 +378,32 @@ class Memory(Parameters):
         not); where −z is valid too, either is found. A map that leaves all as they are, or only sets their length,
         finds nothing but mixtures. callback: as for `DKM.contents`.
         """
-        checks.function("valid", valid, VALID)
-        found = frame.contents(vectors.Images(self, valid), state, callback)
+        found = frame.contents(lambda each: vectors.images(self.hyper(), each, valid), state, callback)
         return Contents(found.x.flatten(-3), found.cost)
 
-    @full_precision
-    def kl(self, state: MemoryState) -> Float[Tensor, "*b"]:
-        """KL(memory ‖ blank memory) in nats: how much was written [eq. elbo]."""
-        self.check_memory(state)
-        return memory.kl_memory(state, self.prior())
+    @public
+    def kl(self, state: Whole, log_det: Float[Tensor, "*#b"] | None = None) -> Float[Tensor, "*b"]:
+        """KL(memory ‖ blank memory) in nats [eq. elbo]; with the log_det of `store`, without a factorisation."""
+        if log_det is None:
+            return memory.kl_memory(state, self.prior())
+        return moments.kl_prior(state, self.R0, self.prior_var, log_det)
 
-    @full_precision
+    @public
     def inverse(self, state: MemoryState) -> Inverse:
         """(R Rᵀ + noise_var I)⁻¹ of the columns that address: what all reads of a memory share."""
-        self.check_memory(state, uses_U=False)
         return kernels.inverse(state, self.noise_var, self.backend, self.size)
 
+    @public
     @torch.no_grad()
     def reader(self, state: MemoryState) -> "Reader":
         """A module that reads this one memory, for torch.export and ONNX: two products, and no solve."""
-        self.check_memory(state, uses_U=False)
-        with checks.deep_checks(False):
-            part = self._part(state, self.size).to(torch.float64)
-            each = torch.eye(self.size, dtype=torch.float64, device=part.R.device)
-            address = memory.address(each, part, self.noise_var.double())
+        part = self._part(state, self.size).to(torch.float64)
+        each = torch.eye(self.size, dtype=torch.float64, device=part.R.device)
+        address = memory.address(each, part, self.noise_var.double())
         return Reader(address.to(state.R.dtype), self._wanted(state.R).detach().clone())
 
-    @full_precision
-    def fade(self, state: MemoryState, keep: Variance) -> Faded:
+    @public
+    def fade(self, state: MemoryState, keep: Share) -> Faded:
         """Let a memory fade towards the blank one, by 0 < keep ≤ 1: exponential forgetting.
 
             R ← R0 + √keep (R − R0)        U ← keep U + (1 − keep) prior_var I
@@ -372,98 +411,20 @@ class Memory(Parameters):
         For a content that changes with time (`memory.drift`): old writes count less, new ones more. What has faded
         can be read, but not be counted, listed or taken out any more.
         """
-        self.check_memory(state, uses_U=False)
         return memory.drift(state, self.R0, self.prior_var, keep)
 
     def codes(
         self, z: Float[Tensor, "*#b T size"], values: Float[Tensor, "*#b T values"] | None
     ) -> Float[Tensor, "*b T C"]:
         """[key; value] of every vector, in the memory's precision; batch axes broadcast."""
-        z = self._own_kind("z", z, self.size)
-        if self.values == 0:
-            if values is not None:
-                raise ValueError("values: expected none, since the layer was made without (values=0)")
-            return z
+        z = z.to(self.R0.dtype)
         if values is None:
-            raise ValueError(f"values: expected a tensor of shape (*b, T, {self.values}), got None")
-        values = self._own_kind("values", values, self.values)
-        if z.shape[-2] != values.shape[-2]:
-            raise ValueError(
-                f"values: expected one for each vector, got {tuple(values.shape)} with z of {tuple(z.shape)}"
-            )
-        if z.shape[:-2] != values.shape[:-2]:
-            checks.broadcastable({"z": z.shape[:-2], "values": values.shape[:-2]})
-            batch = torch.broadcast_shapes(z.shape[:-2], values.shape[:-2])
-            z, values = (x.expand(*batch, *x.shape[-2:]) for x in (z, values))
-        return torch.cat([z, values], dim=-1)
-
-    def _masked(
-        self,
-        z: Float[Tensor, "*#b T size"],
-        values: Float[Tensor, "*#b T values"] | None,
-        mask: Bool[Tensor, "*#b T"] | None,
-    ) -> Float[Tensor, "*b T C"]:
-        """`codes` with zeros for padding."""
-        codes = memory.masked(self.codes(z, values), mask)
-        if self.values:  # else the write says the same
-            self._check_numbers(codes)
-        return codes
-
-    def _check_numbers(self, codes: Float[Tensor, "*b T C"]) -> None:
-        """Check that codes are finite; an error names key or value."""
-        if codes.shape[-1] > self.size:
-            checks.numbers_in("z", codes[..., : self.size])
-            checks.numbers_in("values", codes[..., self.size :])
-        else:
-            checks.numbers_in("z", codes)
-
-    def _start(self, state: MemoryState | None, codes: Float[Tensor, "*#b T C"]) -> MemoryState:
-        if state is None:
-            return self.prior(tuple(codes.shape[:-2]))
-        self.check_memory(state, uses_U=False)  # the write itself checks U
-        return state
-
-    def _cue(
-        self, cue: Float[Tensor, "*#b Q n"], known: Bool[Tensor, "... n"] | None
-    ) -> tuple[Float[Tensor, "*c Q n"], Bool[Tensor, "*c Q n"] | None]:
-        """A cue in the memory's precision, and what is known of it, for each cue of the batch."""
-        whole = self.size + self.values
-        width = cue.shape[-1] if isinstance(cue, Tensor) and cue.ndim else self.size
-        cue = self._own_kind("cue", cue, whole if known is not None and width == whole else self.size)
-        if known is None:
-            checks.numbers_in("cue", cue)
-            return cue, None
-        checks.known(known, cue)
-        cue, known = torch.broadcast_tensors(cue, known)
-        return cue, known
-
-    def _own_kind(self, name: str, x: Tensor, size: int) -> Tensor:
-        """A tensor of vectors, checked, in the memory's precision."""
-        if self.R0.dtype not in (torch.float32, torch.float64):
-            raise TypeError(
-                f"R0: expected float32 or float64, got {self.R0.dtype}; usual cause: .bfloat16() or .half() of the "
-                "whole network; .float() of the layer brings it back, and vectors may stay as they are"
-            )
-        if isinstance(x, Tensor) and x.dtype in (torch.bfloat16, torch.float16):
-            x = x.to(self.R0.dtype)
-        axes = ("Q" if name == "cue" else "T", "n")
-        source = f"the layer's size of {name}"
-        if name == "cue" and self.values:
-            source += "; one that goes on with its value needs `known`"
-        checks.layout(name, x, axes, {"n": size}, like=self.R0, source=source)
-        return x
-
-    def _first(self, columns: int) -> Parameters:
-        """The parameters of the first columns."""
-        if columns == self.size + self.values:
-            return self
-        part = Parameters()
-        part.R0, part.log_prior_var, part.log_noise_var = (
-            self.R0[:, :columns],
-            self.log_prior_var,
-            self.log_noise_var,
-        )
-        return part
+            if self.values:
+                raise ValueError(f"values: expected a tensor of shape (*b, T, {self.values}), got None")
+            return z
+        if self.values == 0:
+            raise ValueError("values: expected none, since the layer was made without (values=0)")
+        return torch.cat(broadcast((z, values.to(z))), dim=-1)
 
     def _part(self, state: MemoryState, columns: int) -> MemoryState:
         """The first columns of a memory: those that a cue speaks of."""
@@ -492,8 +453,8 @@ class Stream(nn.Module):
         super().__init__()
         if not isinstance(memory, Memory):
             raise TypeError(f"memory: expected a kanerva.nn.Memory, got {type(memory).__name__}")
-        checks.batch("batch", batch)
-        checks.share("keep", keep, like=memory.R0)
+        checks.sizes("batch", batch)
+        checks.up_to_one("keep", keep)
         self.memory, self.keep, self.batch, self.save, self.faded = memory, float(keep), tuple(batch), save, False
         self.register_buffer("kept", joined(memory.prior(self.batch)), persistent=save)
 
@@ -510,7 +471,7 @@ class Stream(nn.Module):
 
     @state.setter
     def state(self, state: MemoryState) -> None:
-        self.memory.check_memory(state)
+        self.memory.kl(state)  # which refuses what is no memory of this layer
         self._keep(state)
 
     def write(
@@ -526,7 +487,7 @@ class Stream(nn.Module):
         return state
 
     def _keep(self, state: MemoryState) -> None:
-        batch = checks.broadcast(state.R.shape[:-2], state.U.shape[:-2])
+        batch = together(state.R.shape[:-2], state.U.shape[:-2])
         if tuple(batch) != self.batch:
             raise ValueError(
                 f"batch axes: expected those of the stream, {self.batch}, got {tuple(batch)}; "
@@ -559,7 +520,7 @@ class Stream(nn.Module):
 
 def joined(state: MemoryState) -> Float[Tensor, "*b K CK"]:
     """R and U side by side in one tensor, without gradients: what can be replaced at once."""
-    return torch.cat(linalg.broadcast(state), dim=-1).detach()
+    return torch.cat(broadcast(state), dim=-1).detach()
 
 
 class Reader(nn.Module):

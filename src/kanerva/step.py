@@ -18,13 +18,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from . import data, distributed, objective
+from . import data, distributed
 from .checkpoint import Run
 from .config import TrainConfig
 from .data import ClassImages
 from .distributed import World
-from .models.base import Model
-from .objective import NAMES
+from .models.base import NAMES, Model
 
 
 class Plan(NamedTuple):
@@ -46,8 +45,8 @@ def loss_of(
         bounds = [model(x, generator, written=x.shape[-4] - unwritten)]
     else:
         bounds = [model(x, generator)]
-    losses = [objective.loss(terms, config.autoencoder) for terms in bounds]
-    return torch.stack(losses).mean(), {k: v.detach().mean() for k, v in objective.parts(bounds[0]).items()}
+    losses = [terms.loss(config.autoencoder) for terms in bounds]
+    return torch.stack(losses).mean(), {k: v.detach().mean() for k, v in bounds[0].parts().items()}
 
 
 class Bad(NamedTuple):
@@ -145,13 +144,14 @@ class Step:
 
     def draw(self, plan: Plan) -> Float[Tensor, "B T c h w"]:
         """This process's share of the episodes. Where some images are read but not written, none comes twice."""
-        batch = self.config.batch // self.world.size
-        x = data.episodes(self.images, batch, plan.length, plan.classes, self.generator, plan.unwritten > 0)
-        if plan.augment:
-            x = data.augment(x, self.images.binary, generator=self.generator)
-        if self.config.mirror:
-            x = data.mirror(x, self.generator)
-        return self.model.dequantise(x, self.generator)
+
+        def change(x: Tensor) -> Tensor:
+            if plan.augment:
+                x = data.augment(x, self.images.binary, generator=self.generator)
+            return data.mirror(x, self.generator) if self.config.mirror else x
+
+        batch, distinct = self.config.batch // self.world.size, plan.unwritten > 0
+        return self.model.episodes(self.images, batch, plan.length, plan.classes, self.generator, distinct, change)
 
     def judge(self, finite: Bool[Tensor, ""]) -> None:
         """Skip a step that is not finite, and note the first. With nonfinite="stop", later ones are skipped too."""

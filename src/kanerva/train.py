@@ -17,22 +17,23 @@ from typing import Any
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from . import checkpoint, distributed, kernels, plain, storage
+from . import checkpoint, distributed, kernels, plain
 from .checkpoint import Run
-from .checks import deep_checks
 from .config import RunConfig, TrainConfig
 from .data import ClassImages, find
 from .distributed import World
 from .evaluate import Score, evaluate
 from .fields import from_dict
-from .files import contents
 from .likelihood import SURE
 from .log import Log
 from .models import MODELS, BaseConfig, load
 from .models.base import CodecModel, CodecModelConfig, Model, Preparation
+from .models.checkpoint import BEST, LAST, read
 from .step import Bad, Step, learning_rate, make_optimizer, why_not_captured
-from .streams import say
+from .support.checks import deep_checks
+from .support.files import contents
 from .support.pixels import LEVEL
+from .support.say import say
 
 # Measured: results/training/colour-emoji.json.
 EXPECT = (
@@ -84,7 +85,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
         run = new_run(config, world, None if resume else images, start)
         run.marks = marks
         if resume:
-            run.restore(folder / storage.LAST)
+            run.restore(folder / LAST)
         step = Step(run, images, world)
         log = stack.enter_context(Log(folder, world.main, c.steps, run.step))
         stop = stack.enter_context(interrupts())
@@ -104,7 +105,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
             except distributed.Lost as error:
                 # what is left of the step is not made: weights are those before it
                 if world.main:
-                    run.save(folder / storage.LAST)
+                    run.save(folder / LAST)
                 raise distributed.Lost(f"{error}; saved at step {run.step}, --resume goes on from there") from error
             run.step += 1
             log.step(run.step, drawn)
@@ -125,7 +126,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
                 if score.nats < run.best:
                     run.best, run.best_step = score.nats, run.step
                     still_there(folder, place)
-                    run.save(folder / storage.BEST)
+                    run.save(folder / BEST)
                 elif score.nats > run.best + 2 * score.nats_stderr and not told:
                     log.say(risen(run))
                     told = True
@@ -135,7 +136,7 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
                 still_there(folder, place)
                 handle_nonfinite(run, step.bad(), folder, world, log)
             if saving and world.main:
-                run.save(folder / storage.LAST)
+                run.save(folder / LAST)
             if keeping and world.main:
                 run.save(folder / f"step-{run.step:07d}.safetensors")
             if stopping:
@@ -200,7 +201,7 @@ def risen(run: Run) -> str:
     """What to say where a score is worse than the best of the run."""
     when = "" if run.best_step is None else f" at step {run.best_step:,}"
     return (
-        f"the validation score has risen: it was {run.best:.2f}{when}, kept in {storage.BEST}; usual cause: too "
+        f"the validation score has risen: it was {run.best:.2f}{when}, kept in {BEST}; usual cause: too "
         f"few images, which are learned by heart"
     )
 
@@ -294,13 +295,11 @@ def saved_config(folder: Path) -> RunConfig:
     try:
         return from_dict(RunConfig, plain.loads(contents(path)), str(path))
     except (OSError, ValueError) as error:
-        last = folder / storage.LAST
+        last = folder / LAST
         if not last.exists():
-            raise FileNotFoundError(
-                f"{folder}: no run to resume; expected config.json and {storage.LAST}"
-            ) from None
+            raise FileNotFoundError(f"{folder}: no run to resume; expected config.json and {LAST}") from None
         say(f"{path}: cannot be read ({error}); taking the config from {last}")
-        return from_dict(RunConfig, storage.load(last)[1].get("run"), f"{last}: run")
+        return from_dict(RunConfig, read(last).about.get("run"), f"{last}: run")
 
 
 @contextlib.contextmanager

@@ -15,11 +15,10 @@ from torch import Tensor
 from .. import data
 from ..data import Cue
 from ..data.own import Pictures, is_sheet, names, pictures
-from ..experiments.base import told
-from ..experiments.tables import Table, show
+from ..lab.tables import Table, show
 from ..models import Model
-from ..progress import bar
 from ..support.pixels import distances, of_picture
+from ..support.say import bar
 
 # The kinds of damage with their usual levels: shares of pixels or of the area, and a standard deviation.
 LEVELS = {"flips": 0.15, "noise": 0.15, "block": 0.25, "half": None, "none": None}
@@ -102,11 +101,11 @@ def damaged(x: Float[Tensor, "N c h w"], kind: str, level: float | None, generat
 
 
 def ask(model: Model, asked: Asked, cue: Cue, method: str, steps: int, generator: torch.Generator) -> Answers:
-    """Write pictures into one memory and ask it for cues. Recalls that take a mask know which pixels are erased."""
+    """Write pictures into one memory and ask it for cues. Erased pixels are known."""
     with torch.no_grad(), bar("recall", steps) as advance:
         state = model.write(asked.x[: asked.stored])
-        known = {"mask": cue.mask, "generator": generator, "callback": lambda *_: advance(1)}
-        found = model.recall(state, cue.x, steps, method, **told(model, method, **known))
+        known: dict[str, Any] = {"mask": cue.mask, "generator": generator, "callback": lambda *_: advance(1)}
+        found = model.recall(state, cue.x, steps, method, **known)
     sure = [None] * len(cue.x) if found.certified is None else found.certified.tolist()
     return Answers(state, cue.x, found.last, sure)
 

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import checks
+from ..support import checks
 from ..support.pixels import is_binary
 
 

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
-from .. import checks
+from ..support import checks
 from ..support.pixels import from_bytes
 
 

@@ -2,9 +2,9 @@
 
 The mazes and their textures are DeepMind Lab's own, which the package labmaze brings (`pip install
 'kanerva[mazes]'`); data/raycast.py draws them. A class is a maze, its 64 images are what is seen from random places
-in it. Each room has walls and a floor of its own, of the maze's style. No maze is in two splits. Drawn once (see
-`kanerva.files.cache_dir`) and the same on every run; on another machine too, as far as labmaze makes the same mazes
-there and sines are rounded alike.
+in it. Each room has walls and a floor of its own, of the maze's style. No maze is in two splits. Drawn once
+(see `kanerva.support.files.cache_dir`) and the same on every run; on another machine too, as far as labmaze makes
+the same mazes there and sines are rounded alike.
 """
 
 import importlib
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from .. import checks
-from ..files import Arrays, cache_dir, cached
-from ..progress import bar
+from ..support import checks
+from ..support.files import Arrays, cache_dir, cached
+from ..support.say import bar
 from .episodes import ClassImages
 
 if TYPE_CHECKING:

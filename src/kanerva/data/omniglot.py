@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ..files import Arrays, atomic_write, cache_dir, cached, line, lock
-from ..progress import bar
-from ..streams import say
+from ..support.files import Arrays, atomic_write, cache_dir, cached, line, lock
 from ..support.pixels import INK
+from ..support.say import bar, say
 from .episodes import ClassImages, of_bits
 
 URL = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python"

@@ -26,8 +26,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngInfo
 
-from ..files import FREE, check_size, line, npz
-from ..progress import bar
+from ..support.files import FREE, check_size, line, npz
+from ..support.say import bar
 from .episodes import ClassImages, part
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm", ".pbm")

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .. import linalg
+from ..support import linalg
 from . import gram
 from .triton import GROWTH, kernel
 

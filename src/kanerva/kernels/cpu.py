@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import jit, linalg
 from ..memory import MemoryState
+from ..support import jit, linalg
 from . import gram
 from .gram import Scalar
 

@@ -18,8 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from .. import linalg
 from ..memory import MemoryState
+from ..support import linalg
 
 # Codes between two refreshes of G and of the inverse: more would let rounding grow, fewer are more products. They
 # are few for K > C, where A is noise_var alone in K − C dimensions and rounding grows with every code.

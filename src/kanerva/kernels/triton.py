@@ -15,8 +15,9 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import linalg, memory
+from .. import memory
 from ..memory import MemoryState
+from ..support import linalg
 from . import gram
 from .gram import Scalar
 

@@ -1,23 +1,33 @@
-"""What training, evaluation and experiments ask of any model, and the codec that most of them share."""
+"""What every command asks of a model of images, and the door through which it asks.
 
+A public method checks its arguments, gives images and memories one batch axis, calls a hook, and restores the axes.
+A hook therefore sees (B, T, channels, height, width) and a State of tensors (B, …), both right. A rival is a
+config, a State, a few hooks and `kept`; CONTRIBUTING prints one whole.
+"""
+
+import copy
 import dataclasses
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
-from .. import checks, storage
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
-from ..data import ClassImages
+from ..data import ClassImages, episodes, nearest
 from ..fields import to_dict
 from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from ..recall.trajectory import Recall as Recall
+from ..recall.trajectory import Snapshot, follow
+from ..support import checks, tensors
+from ..support.checks import Count, Random, Sizes
+from ..support.door import public
 from ..support.pixels import LEVEL, dequantise
-from ..terms import Terms as Terms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +53,6 @@ class BaseConfig:
     @classmethod
     def of_kind(cls, kind: str) -> "type[BaseConfig]":
         """The config of another kind of model."""
-        from . import find
-
         return find(kind).Config
 
 
@@ -77,6 +85,81 @@ class CodecModelConfig(BaseConfig):
         return channels, channels * (channels - 1) // 2 if self.scale == "colour" else 0
 
 
+class Terms(NamedTuple):
+    """The terms of a bound on ln p(x₁ … x_T), in nats; None: the model has no such term."""
+
+    log_lik: Float[Tensor, "*b T"]
+    """ln p(x_t | w_t, M), or what stands for it, with one draw of w."""
+    log_lik_auto: Float[Tensor, "*b T"] | None = None
+    """ln p(x_t | decoder(encoder(x_t))), for L_AE [eq. ll:ae]."""
+    kl_weights: Float[Tensor, "*b T"] | None = None
+    """KL of what is inferred for each image: of w_t, or of another model's latent."""
+    kl_memory: Float[Tensor, "*b"] | None = None
+    """KL(q(M) ‖ p(M))."""
+
+    def bound(self) -> Float[Tensor, "*b"]:
+        """The bound on ln p(x_1, …, x_T) of each episode, in nats; for the DKM, the paper's estimate [eq. elbo].
+
+            L_T = Σ_t ( ln p(x_t | w_t, M) − KL(w_t) ) − KL(M)
+
+        with one draw of w, and R_T for M. B_T has the same form with the terms of `DKM.online` [eq. B_def]. A term
+        that a model does not have is left out.
+        """
+        total = -self.each().sum(-1)
+        return total if self.kl_memory is None else total - self.kl_memory
+
+    def loss(self, autoencoder: float = 1.0) -> Float[Tensor, ""]:
+        """What training descends: −(L_T / T + a L_AE), nats per image, mean over episodes [eq. obj, eq. ll:ae].
+
+        a, `autoencoder`, is 1 in the paper; with 0, L_AE may be infinite.
+        """
+        per_image = self.bound() / self.log_lik.shape[-1]
+        if autoencoder and self.log_lik_auto is not None:
+            per_image = per_image + autoencoder * self.log_lik_auto.mean(-1)
+        return -per_image.mean()
+
+    def each(self) -> Float[Tensor, "*b T"]:
+        """What each image costs given the memory: −ln p(x_t | w_t, M) + KL(w_t)."""
+        return -self.log_lik if self.kl_weights is None else self.kl_weights - self.log_lik
+
+    def nats(self) -> Float[Tensor, "*b"]:
+        """The reported score: nats per image given the memory, KL(M) left out, lower is better [sec. 4]."""
+        return self.each().mean(-1)
+
+    def parts(self) -> dict[str, Float[Tensor, "*b"]]:
+        """The means of NAMES over each episode, of those that the model has."""
+        found = {
+            "nats": self.nats(),
+            "reconstruction": -self.log_lik.mean(-1),
+            "kl_weights": None if self.kl_weights is None else self.kl_weights.mean(-1),
+            "kl_memory": None if self.kl_memory is None else self.kl_memory / self.log_lik.shape[-1],
+            "autoencoder": None if self.log_lik_auto is None else -self.log_lik_auto.mean(-1),
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+
+NAMES = ("nats", "reconstruction", "kl_weights", "kl_memory", "autoencoder")
+"""What is reported of an episode, in nats per image (`Terms.parts`)."""
+
+
+class Hints(NamedTuple):
+    """What is known of the damage of cues, and how to recall; a method uses what it can."""
+
+    mask: Float[Tensor, "B Q c h w"] | None = None
+    noise: float | None = None
+    temperature: float = 1.0
+    generator: torch.Generator | None = None
+    inside: bool = True
+    contents: Any = None
+
+
+class Seen(NamedTuple):
+    """What one look at a memory gives: the code that is decoded, and the weights where there are any."""
+
+    z: Float[Tensor, "B Q C"]
+    w: Float[Tensor, "B Q K"] = None  # type: ignore[assignment]  # as in Snapshot
+
+
 class Preparation(NamedTuple):
     """How a run is to compute."""
 
@@ -88,11 +171,29 @@ class Preparation(NamedTuple):
     """How an episode is written into the memory: a backend of `kanerva.kernels`, or auto."""
 
 
-class Model(nn.Module):
+def pixels(name: str, x: Tensor, call: checks.Call) -> None:
+    """Images are in the range that the model has for them."""
+    config = call.owner.config
+    checks.finite(name, x, call)
+    low, high = (0.0, 1.0) if config.binary else (-1.5, 1.5)
+    if call.deep and x.numel() and not (x.detach().amin() >= low and x.detach().amax() <= high):
+        wanted = "[0, 1]" if config.binary else "about [−1, 1]"
+        came = f"{float(x.amin()):.3g} to {float(x.amax()):.3g}"
+        raise ValueError(f"{name}: expected pixels on {wanted} for a {config.likelihood} likelihood, got {came}")
+
+
+Images = Annotated[Float[Tensor, "*b c h w"], pixels]
+Episode = Annotated[Float[Tensor, "*#b T c h w"], pixels]
+Cues = Annotated[Float[Tensor, "*#b Q c h w"], pixels]
+Mask = Annotated[Float[Tensor, "... h w"] | Bool[Tensor, "... h w"], checks.trusts] | None
+"""Which pixels to trust (1) or not (0), of any leading axes that fit the cues."""
+
+
+class Model(nn.Module, ABC):
     """A memory for images: write a set of them, recall them from cues, draw more like them.
 
-    A subclass says what it is (TITLE, METHODS, Config) and has `forward`, `write`, `recall`, `sample` and `kept`.
-    The other methods have defaults. One line in `kanerva.MODELS` makes it known to every command.
+    A subclass has a config, a State (a NamedTuple of annotated tensors that begin with the batch axes), a few of
+    the hooks below, and `kept`. One line in `kanerva.MODELS` makes it known to every command.
     """
 
     TITLE: ClassVar[str]
@@ -105,7 +206,11 @@ class Model(nn.Module):
     """The letter of what it infers for each image: w for weights, z for a code."""
     UNTRAINED: ClassVar[bool] = False
     """Whether it can be used as it is created: it has nothing to train."""
+    AUTO: ClassVar[bool] = False
+    """Whether L_AE, the error of the codec alone, is in its loss."""
     Config: ClassVar[type[BaseConfig]]
+    State: ClassVar[type]
+    """What `write` gives."""
 
     config: BaseConfig
 
@@ -124,77 +229,120 @@ class Model(nn.Module):
     def device(self) -> torch.device:
         return self.like.device
 
-    @staticmethod
-    def first(x: Float[Tensor, "..."], count: int | None, axis: int = -2) -> Float[Tensor, "..."]:
-        """The first so many codes (or images) of an episode, which are written; all, if None."""
-        if count is None:
-            return x
-        if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= x.shape[axis]:
-            raise ValueError(
-                f"written: expected a whole number from 0 to {x.shape[axis]}, the images, got {count!r}"
-            )
-        return x.narrow(axis, 0, count)
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The axes that the model knows by name."""
+        c = self.config
+        own = {"C": getattr(c, "code", 0), "K": getattr(c, "rows", 0)}
+        return dict(zip("chw", c.image, strict=True)) | {name: size for name, size in own.items() if size}
 
-    @staticmethod
-    def with_batch(x: Float[Tensor, "*x Q c h w"], memories: tuple[int, ...]) -> Float[Tensor, "*b Q c h w"]:
-        """Images that are to be read from memories of these batch axes, with the batch axes of both."""
-        checks.broadcastable({"state": torch.Size(memories), "x": x.shape[:-4]})
-        return x.expand(*torch.broadcast_shapes(memories, x.shape[:-4]), *x.shape[-4:])
+    # What is asked of a model
 
-    # What a model must have
-
-    def forward(
-        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None, written: int | None = None
-    ) -> Terms:
-        """Write an episode, read every image of it, and return the terms of the bound.
+    @public(flat=True)
+    def forward(self, x: Episode, generator: Random = None, written: int | None = None) -> Terms:
+        """Write an episode, read every image of it, and give the terms of the bound.
 
         `written`: write only so many images, the first ones; the others are read from a memory that has not seen
         them.
         """
-        raise NotImplementedError
+        e = self._code(x)
+        state, kl_memory = self._store(first(e, written, x.shape[1]), len(x))
+        return self._terms(state, x, e, generator)._replace(kl_memory=kl_memory)
 
-    def write(self, x: Float[Tensor, "*b T c h w"], state: Any = None) -> Any:
-        """Write images into a memory, a blank one unless `state` says which; returns a NamedTuple of tensors."""
-        raise NotImplementedError
+    @public(flat=True)
+    def write(self, x: Episode, state: Any = None) -> Any:
+        """Write images into a memory, a blank one unless `state` says which [alg. 1]."""
+        e = self._code(x)
+        return self._store(e, len(x))[0] if state is None else self._write(e, state)
 
+    @public(flat=True)
+    def given(self, state: Any, x: Cues, generator: Random = None) -> Terms:
+        """The terms of reading images from a memory: a bound on ln p(x | state), if others wrote it."""
+        return self._terms(state, x, self._code(x), generator)
+
+    @public(flat=True, fold=True)
     def recall(
-        self, state: Any, x: Float[Tensor, "*b Q c h w"], steps: int = 15, method: str | None = None, **options: Any
+        self,
+        state: Any,
+        x: Cues,
+        steps: Count = 15,
+        method: str | None = None,
+        *,
+        mask: Mask = None,
+        noise: float | None = None,
+        temperature: float = 1.0,
+        generator: Random = None,
+        callback: Callable[..., Any] | None = None,
+        inside: bool = True,
+        contents: Any = None,
     ) -> Recall:
-        """Clean up cues in `steps` steps; with no method named, by the first of METHODS."""
-        raise NotImplementedError
+        """Clean up cues in `steps` steps; with no method named, by the first of METHODS.
 
+        mask: which pixels to trust (1) or not (0). noise: the share of bits that were flipped, or the variance of
+        the noise that was added. temperature: of a chain that draws, from `generator`. callback: called with the
+        number of each step and where all cues are. inside, contents: whether to look for stored images in the
+        memory itself, and what is known to be there. A method uses the hints that it can.
+        """
+        hints = Hints(mask, noise, temperature, generator, inside, contents)
+        return follow(self._path(state, x, self.method(method), hints), steps, callback)
+
+    @public(flat=True)
     def sample(
         self,
         state: Any,
-        n: int,
-        steps: int = 15,
-        generator: torch.Generator | None = None,
+        n: Count,
+        steps: Count = 15,
+        generator: Random = None,
         method: str | None = None,
-        **options: Any,
+        *,
+        temperature: float = 1.0,
+        callback: Callable[..., Any] | None = None,
     ) -> Recall:
         """Draw n images like those written, and improve them by the steps of recall."""
-        raise NotImplementedError
+        hints = Hints(temperature=temperature, generator=generator)
+        return follow(self._drawn(state, n, self.method(method or self.READ), hints), steps, callback)
 
+    @public(flat=True)
+    def blank(self, batch: Sizes = ()) -> Any:
+        """A memory in which nothing was written."""
+        return self._blank(*batch)
+
+    @abstractmethod
     def kept(self, length: int) -> int:
         """How many floats (32 bits each) a memory of `length` images keeps."""
-        raise NotImplementedError
+
+    # Hooks, which see one batch axis; e is what `_code` makes of images, once per call
+
+    def _code(self, x: Float[Tensor, "B T c h w"]) -> Any:
+        return x
+
+    @abstractmethod
+    def _blank(self, batch: int) -> Any: ...
+
+    @abstractmethod
+    def _write(self, e: Any, state: Any) -> Any: ...
+
+    def _store(self, e: Any, batch: int) -> tuple[Any, Float[Tensor, "B"] | None]:
+        """Write an episode into a blank memory; with KL(M), where the model has one."""
+        return self._write(e, self._blank(batch)), None
+
+    @abstractmethod
+    def _terms(self, state: Any, x: Float[Tensor, "B T c h w"], e: Any, generator: Any) -> Terms:
+        """The terms of images that are read from a memory: all but KL(M)."""
+
+    @abstractmethod
+    def _path(self, state: Any, x: Float[Tensor, "B Q c h w"], method: str, hints: Hints) -> Iterator[Snapshot]:
+        """The steps of recall from cues."""
+
+    @abstractmethod
+    def _drawn(self, state: Any, n: int, method: str, hints: Hints) -> Iterator[Snapshot]:
+        """The steps of sampling: images that are drawn, and recall from there."""
 
     # What a model may have
 
-    def online(
-        self, x: Float[Tensor, "*b T c h w"], intermediate: int = 0, generator: torch.Generator | None = None
-    ) -> list[Terms]:
+    def online(self, x: Episode, intermediate: int = 0, generator: Random = None) -> list[Terms]:
         """The terms of the one-pass bound B_T, and of earlier B_t."""
         raise ValueError(f"bound: expected L for {self.config.kind}, which has no one-pass bound B")
-
-    def given(
-        self, state: Any, x: Float[Tensor, "*b Q c h w"], generator: torch.Generator | None = None
-    ) -> Terms | None:
-        """The terms of reading images from a memory, written or new; None where a model has no such bound.
-
-        For images that the memory has not seen, −ln p(x | …) + KL bounds what they cost given the memory.
-        """
-        return None
 
     def begin_with(self, images: ClassImages) -> None:
         """Take from the training images what the model is to start with."""
@@ -216,21 +364,11 @@ class Model(nn.Module):
         for name in shared:
             own[name].copy_(given[name])
 
-    def blank(self, batch: tuple[int, ...] = ()) -> Any:
-        """A memory in which nothing was written; None where there is no such thing."""
-        return None
-
-    def extra_scores(
-        self, x: Float[Tensor, "*b T c h w"], generator: torch.Generator | None = None
-    ) -> dict[str, Float[Tensor, "*b"]]:
+    def extra_scores(self, x: Episode, generator: Random = None) -> dict[str, Float[Tensor, "*b"]]:
         """Other scores of episodes beside the bound, by name, in nats per image; `evaluate` reports their means."""
         return {}
 
-    def options(self, method: str) -> tuple[str, ...]:
-        """The names of what a recall can be told: noise, mask, temperature, generator, callback, …"""
-        return ()
-
-    def energy_at(self, state: Any, x: Float[Tensor, "*b Q c h w"]) -> Float[Tensor, "*b Q"] | None:
+    def energy_at(self, state: Any, x: Cues) -> Float[Tensor, "*b Q"] | None:
         """The energy of images as they are; None where a model has no energy."""
         return None
 
@@ -259,64 +397,19 @@ class Model(nn.Module):
             raise ValueError(f"method: expected one of {', '.join(self.METHODS)}, got {name!r}")
         return name
 
-    def check_images(self, x: Any, *axes: str) -> None:
-        """Check images, with any named axes before them."""
-        wanted = ", ".join(("*b", *axes, *map(str, self.config.image)))
-        if not isinstance(x, Tensor):
-            raise TypeError(f"x: expected a tensor of shape ({wanted}), got {type(x).__name__}")
-        if x.ndim < 3 + len(axes) or tuple(x.shape[-3:]) != tuple(self.config.image):
-            raise ValueError(f"x: expected images of shape ({wanted}), got {tuple(x.shape)}")
-        if x.dtype != self.like.dtype or x.device != self.like.device:
-            raise TypeError(
-                f"x: expected {self.like.dtype} on {self.like.device} like the model, got {x.dtype} on {x.device}"
-            )
-        if checks.deep(x):
-            low, high = (0.0, 1.0) if self.config.binary else (-1.5, 1.5)
-            if x.numel() and not (x.detach().amin() >= low and x.detach().amax() <= high):
-                wanted = "[0, 1]" if self.config.binary else "about [−1, 1]"
-                raise ValueError(
-                    f"x: expected pixels on {wanted} for a {self.config.likelihood} likelihood, got "
-                    f"{float(x.amin()):.3g} to {float(x.amax()):.3g}"
-                )
-
-    def check_recall(self, x: Any, steps: Any, method: str | None, options: dict[str, Any]) -> None:
-        """Check what `recall` was called with, beside its memory."""
-        self.check_images(x, "Q")
-        checks.count("steps", steps)
-        checks.options(options, self.method(method), {name: self.options(name) for name in self.METHODS})
-        if options.get("mask") is not None:
-            checks.mask(options["mask"], x)
-
-    def check_sample(self, n: Any, steps: Any, generator: Any, method: str | None, options: dict[str, Any]) -> None:
-        """Check what `sample` was called with, beside its memory, where it has no options."""
-        checks.count("n", n)
-        checks.count("steps", steps)
-        checks.generator(generator, self.device)
-        self.method(method)
-        for option in options:
-            raise TypeError(f"{option}: expected no option, which sample of {self.config.kind} does not have")
-
-    def check_state(self, state: Any, kind: type, **shapes: tuple[int | str, ...]) -> None:
-        """Check that a memory is of the kind that `write` makes, in the model's dtype, on its device, and finite.
-
-        `shapes` has the last axes of its parts, by name: a size, or a letter where any will do.
-        """
-        if not isinstance(state, kind):
-            raise TypeError(f"state: expected the {kind.__name__} that write makes, got {type(state).__name__}")
-        for name, x in state._asdict().items():  # type: ignore[attr-defined]
-            if not isinstance(x, Tensor):
-                raise TypeError(f"state.{name}: expected a tensor, got {type(x).__name__}")
-            checks.same_kind(f"state.{name}", x, self.like)
-        for name, axes in shapes.items():
-            came = tuple(getattr(state, name).shape)
-            last = came[len(came) - len(axes) :] if len(came) >= len(axes) else None
-            if last is None or any(a != b for a, b in zip(axes, last, strict=True) if isinstance(a, int)):
-                raise ValueError(
-                    f"state.{name}: expected shape (*b, {', '.join(map(str, axes))}), got {came}; usual cause: a "
-                    f"memory that another model has written"
-                )
-        for name, x in state._asdict().items():  # type: ignore[attr-defined]
-            checks.numbers_in(f"state.{name}", x)
+    def episodes(
+        self,
+        images: ClassImages,
+        batch: int,
+        length: int,
+        classes: int | None = None,
+        generator: torch.Generator | None = None,
+        distinct: bool = False,
+        change: Callable[[Tensor], Tensor] | None = None,
+    ) -> Float[Tensor, "batch length c h w"]:
+        """Draw episodes that are to be scored (`data.episodes`), change them if asked to, and dequantise them."""
+        x = episodes(images, batch, length, classes, generator, distinct)
+        return self.dequantise(x if change is None else change(x), generator)
 
     def dequantise(
         self, x: Float[Tensor, "*b c h w"], generator: torch.Generator | None = None
@@ -327,8 +420,28 @@ class Model(nn.Module):
     def save(self, path: str | Path) -> None:
         """Write the model to one safetensors file, config included; `kanerva.load` reads it."""
         weights = self.state_dict()
-        storage.dtype(weights, str(path))  # what could not be loaded is not saved
-        storage.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
+        tensors.dtype_of(weights, str(path))  # what could not be loaded is not saved
+        tensors.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
+
+
+MODELS: dict[str, type[Model]] = {}
+"""Every model that goes through the harness, by name; models/__init__.py fills it."""
+
+
+def find(name: str) -> type[Model]:
+    """The model of a name; an unknown one is an error."""
+    if name not in MODELS:
+        raise ValueError(f"model: expected one of {', '.join(MODELS)}, got {name!r}{nearest(name, MODELS)}")
+    return MODELS[name]
+
+
+def first(e: Any, count: int | None, T: int) -> Any:
+    """The codes of the first so many images, which are written; all, if None."""
+    if count is None:
+        return e
+    if not isinstance(count, int) or isinstance(count, bool) or not 0 <= count <= T:
+        raise ValueError(f"written: expected a whole number from 0 to {T}, the images, got {count!r}")
+    return tree_map_only(Tensor, lambda a: a[:, :count], e)
 
 
 # Images whose principal components a codec's matrices start with.
@@ -345,51 +458,54 @@ def bounded(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return BOUND * (x / BOUND).tanh()
 
 
-# A code that was read, and the weights that it was read with, where there are any.
-Read = tuple[Tensor, Tensor | None]
-
-
-class CodecModel(Model):
-    """A model whose images go through an encoder and a decoder."""
-
-    AUTO: ClassVar[bool] = False
-    """Whether L_AE, the error of the codec alone, is in its loss."""
-    Config = CodecModelConfig
+class Codec(nn.Module):
+    """An encoder and a decoder between images and codes. Nothing in it knows of a memory."""
 
     config: CodecModelConfig
 
-    def __init__(self, config: CodecModelConfig | None = None) -> None:
-        super().__init__(config)
+    def __init__(self, config: CodecModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.make(config.code)
+
+    def make(self, encoded: int, auto: bool = False) -> None:
+        """Make encoder and decoder, with names of their own in a model's state_dict; auto: a loss has L_AE."""
         c = self.config
         if c.binary and c.codec.linear:
             raise ValueError("linear: expected false for binary images, whose logits are no linear map of a code")
-        self.encoder = Encoder(c.image, self.encoded, c.codec)
+        self.encoder = Encoder(c.image, encoded, c.codec)
         self.decoder = Decoder(c.image, c.code, c.codec, sum(c.spread), precise=not c.binary)
         if not c.binary:
             # one for all starts at 1; with one for every pixel, near the deviation of images on [−1, 1]
             self.log_scale = nn.Parameter(torch.tensor(-1.0 if any(c.spread) else 0.0))
-            if any(c.spread) and self.AUTO:
+            if any(c.spread) and auto:
                 self.log_scale_auto = nn.Parameter(torch.tensor(-1.0))
         self.codec_dtype: torch.dtype | None = None
         """bfloat16 runs the codec in it; all else stays in float32."""
 
-    @property
-    def encoded(self) -> int:
-        """How many numbers the encoder puts out: the code, unless a model wants more of it."""
-        return self.config.code
+    def encoding(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b n"]:
+        """What the encoder puts out."""
+        return self._through(self.encoder, x, 3)
 
-    def encode(self, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b C"]:
-        """Images to codes, z = e(x)."""
-        self.check_images(x)
-        return self.through(self.encoder, x, 3, (self.config.code,))
+    def decoding(self, z: Float[Tensor, "*b C"]) -> Likelihood:
+        """The distribution over images whose logits, or means and what follows them, the decoder puts out.
 
-    def decode(self, z: Float[Tensor, "*b C"]) -> Likelihood:
-        """Codes to distributions over images, p(x | z) = d(z)."""
-        checks.tensor("z", z, ("C",), {"C": self.config.code}, like=self.like, source="the model's code size")
-        channels, height, width = self.config.image
-        return self.likelihood(
-            self.through(self.decoder, z, 1, (channels + sum(self.config.spread), height, width))
-        )
+        scale = min_scale + exp(log_scale + s), where log_scale is learned, and s (0 at first, or for all pixels) is
+        the decoder's. So is l, below the diagonal of L: L_ij = l_ij scale_i / scale_j. A step in l is then worth
+        the same however sure a channel is, and training is quicker.
+        """
+        c, out = self.config, self._through(self.decoder, z, 1)
+        if c.binary:
+            return Bernoulli(out)
+        mean, s, lower = out.split((c.image[0], *c.spread), -3)
+        if not any(c.spread):
+            return Gaussian(mean, c.min_scale + self.log_scale.exp())
+        scale = c.min_scale + (self.log_scale + bounded(s)).exp()
+        if not lower.shape[-3]:
+            return Gaussian(mean, scale)
+        s = scale.unbind(-3)
+        ratio = torch.stack([s[i] / s[j] for i in range(len(s)) for j in range(i)], -3)
+        return Correlated(mean, scale, bounded(lower) * ratio)
 
     def log_lik(
         self, x: Float[Tensor, "*b T c h w"], read: Float[Tensor, "*b T C"], z: Float[Tensor, "*b T C"]
@@ -400,7 +516,7 @@ class CodecModel(Model):
         is of a pixel learns its mean badly: errors count the less, the larger its scale is. It is then by points,
         also where log p(x) is by levels.
         """
-        both = self.decode(torch.stack([read, z]))
+        both = self.decoding(torch.stack([read, z]))
         if not any(self.config.spread):
             log_lik, auto = self.log_p(both, x.expand(2, *x.shape)).unbind(0)
             return log_lik, auto
@@ -414,53 +530,11 @@ class CodecModel(Model):
             return p.log_prob(x)
         return p.log_level(x)
 
-    def iterate(self, first: Read, again: Callable[[Float[Tensor, "*b Q C"]], Read], steps: int) -> Recall:
-        """x ← mode p(x | z) of what is read first, then of what is read `again` for the code of x, and so on."""
-        images: list[Tensor] = []
-        weights: list[Tensor] = []
-        with checks.deep_checks(False):  # what a model decodes may leave the range of pixels
-            for step in range(steps):
-                z, w = again(self.encode(images[-1])) if step else first
-                images.append(self.decode(z).mode())
-                if w is not None:
-                    weights.append(w.expand(*z.shape[:-1], w.shape[-1]))
-        return Recall(torch.stack(images), torch.stack(weights) if weights else None)
-
     def begin_with(self, images: ClassImages) -> None:
         """Start the codec's matrices, where it has them, as the principal components of the training images."""
         if self.config.codec.linear:
             some = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:STARTS]
             start_linear(self.encoder, self.decoder, images.images(some.to(images.device)))
-
-    def likelihood(self, out: Float[Tensor, "*b outputs h w"]) -> Likelihood:
-        """The distribution over images whose logits, or means and what follows them, the decoder has put out.
-
-        scale = min_scale + exp(log_scale + s), where log_scale is learned, and s (0 at first, or for all pixels) is
-        the decoder's. So is l, below the diagonal of L: L_ij = l_ij scale_i / scale_j. A step in l is then worth
-        the same however sure a channel is, and training is quicker.
-        """
-        c = self.config
-        if c.binary:
-            return Bernoulli(out)
-        mean, s, lower = out.split((c.image[0], *c.spread), -3)
-        if not any(c.spread):
-            return Gaussian(mean, c.min_scale + self.log_scale.exp())
-        scale = c.min_scale + (self.log_scale + bounded(s)).exp()
-        if not lower.shape[-3]:
-            return Gaussian(mean, scale)
-        s = scale.unbind(-3)
-        ratio = torch.stack([s[i] / s[j] for i in range(len(s)) for j in range(i)], -3)
-        return Correlated(mean, scale, bounded(lower) * ratio)
-
-    def through(
-        self, part: Callable[[Tensor], Tensor], x: Float[Tensor, "..."], axes: int, shape: tuple[int, ...]
-    ) -> Float[Tensor, "..."]:
-        """What a part of the codec makes of the last `axes` axes of x, in the precision of the codec."""
-        batch = x.shape[: x.ndim - axes]
-        dtype = self.codec_dtype
-        with torch.autocast(x.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
-            out = part(x.flatten(0, -axes - 1) if batch else x[None])
-        return out.to(self.like.dtype).reshape(*batch, *shape)
 
     def prepare(self, how: Preparation) -> None:
         """Set the codec's precision, and compile it."""
@@ -468,3 +542,72 @@ class CodecModel(Model):
         if how.compiled:
             self.encoder.compile()
             self.decoder.compile()
+
+    def _through(
+        self, part: Callable[[Tensor], Tensor], x: Float[Tensor, "..."], axes: int
+    ) -> Float[Tensor, "..."]:
+        """What a part of the codec makes of the last `axes` axes of x, in the precision of the codec."""
+        batch, dtype = x.shape[: x.ndim - axes], self.codec_dtype
+        with torch.autocast(x.device.type, dtype or torch.bfloat16, enabled=dtype is not None):
+            out = part(x.flatten(0, -axes - 1) if batch else x[None])
+        return out.to(x.dtype).reshape(*batch, *out.shape[1:])
+
+
+class CodecModel(Codec, Model):
+    """A model whose images go through an encoder and a decoder; by default e is their code.
+
+    One that recalls by looking at its memory again and again has `_look`, and `_begin` for what sampling begins
+    with.
+    """
+
+    Config = CodecModelConfig
+
+    config: CodecModelConfig
+
+    def __init__(self, config: CodecModelConfig | None = None) -> None:
+        Model.__init__(self, config)
+        self.make(self._encoded(), self.AUTO)
+
+    def under(self, **changes: Any) -> "CodecModel":
+        """The same weights under a config with some other fields; this model stays as it is."""
+        other = copy.copy(self)
+        other.config = dataclasses.replace(self.config, **changes)
+        return other
+
+    def _encoded(self) -> int:
+        """How many numbers the encoder puts out: the code, unless a model wants more of it."""
+        return self.config.code
+
+    @public
+    def encode(self, x: Images) -> Float[Tensor, "*b C"]:
+        """Images to codes, z = e(x)."""
+        return self._code(x)
+
+    @public
+    def decode(self, z: Float[Tensor, "*b C"]) -> Likelihood:
+        """Codes to distributions over images, p(x | z) = d(z)."""
+        return self.decoding(z)
+
+    def _code(self, x: Float[Tensor, "*b c h w"]) -> Any:
+        return self.encoding(x)
+
+    def _look(self, state: Any, e: Any) -> Seen:
+        """What is read for the codes of cues."""
+        raise NotImplementedError
+
+    def _begin(self, state: Any, n: int, generator: torch.Generator | None) -> Seen:
+        """What sampling begins with."""
+        raise NotImplementedError
+
+    def _path(self, state: Any, x: Float[Tensor, "B Q c h w"], method: str, hints: Hints) -> Iterator[Snapshot]:
+        """x ← mode d(what is read for e(x)), again and again."""
+        return self._going_on(state, self._look(state, self._code(x)))
+
+    def _drawn(self, state: Any, n: int, method: str, hints: Hints) -> Iterator[Snapshot]:
+        return self._going_on(state, self._begin(state, n, hints.generator))
+
+    def _going_on(self, state: Any, seen: Seen) -> Iterator[Snapshot]:
+        while True:
+            x = self.decoding(seen.z).mode()
+            yield Snapshot(x, seen.w)
+            seen = self._look(state, self._code(x))

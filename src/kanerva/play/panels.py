@@ -15,11 +15,10 @@ from torch import Tensor
 
 from .. import data
 from ..data import ClassImages
-from ..experiments.basins import MARGIN, landscape, through
+from ..lab.plane import MARGIN, landscape, through
 from ..models import DKM
+from ..recall import methods
 from ..recall.frame import Contents
-from ..recall.methods import Descent
-from ..recall.reader import Reader
 from ..recall.trajectory import Snapshot
 from .pictures import pack, unpack, unpack_mask
 from .queue import Job, Work
@@ -283,10 +282,10 @@ class Fall:
 
     def early(self) -> None:
         """Steps that need no search, until there are better ones: down the energy from the cue's own address."""
-        at = Reader.of(self.session.model, self.session.state)
-        here = at.settle(at.address(self.cue))
+        at = self.session.model.retriever(self.session.state)
+        here = at.settle(at.find(self.cue))
         self.emit(0, here, early=True)
-        path = Descent().from_draw(at, here)
+        path = methods.fall(at, here, torch.zeros(here.w.shape[:-1], dtype=torch.bool))
         for number, after in enumerate(itertools.islice(path, min(self.steps, EARLY) - 1), start=1):
             self.emit(number, after, early=True)
 
@@ -414,7 +413,7 @@ def chain(session: Session, body: Body, job: Job) -> dict[str, Any]:
     """A Markov chain from a stored image, step by step."""
     something(session)
     index, steps = whole(body, "index", 0, len(session.x) - 1, 0), whole(body, "steps", 1, CHAIN, 60)
-    options = {"temperature": real(body, "temperature", 0, 4, 1.0), "generator": generator(body)}
+    options: dict[str, Any] = {"temperature": real(body, "temperature", 0, 4, 1.0), "generator": generator(body)}
 
     def callback(number: int, at: Snapshot) -> None:
         job.emit(event="step", step=number, **step(session, at.x[0], at.energy[0]))
@@ -439,8 +438,8 @@ def energy_map(session: Session, body: Body, job: Job) -> dict[str, Any]:
     corners = session.x[[whole({"three": i}, "three", 0, len(session.x) - 1) for i in three]]
     if float(torch.stack([apart(a, corners, model.config.binary) for a in corners]).gt(0).sum()) < 6:
         raise ValueError(f"{wanted}, got two that are the same")
-    at = Reader.of(model, session.state)
-    w = at.address(corners)
+    at = model.retriever(session.state)
+    w = at.find(corners)
     plane = session.plane = through(w)
     places = plane.place(w)
     low, high = places.amin(0), places.amax(0)
@@ -458,7 +457,7 @@ def path(session: Session, body: Body, job: Job) -> list[dict[str, Any]]:
     assert session.plane is not None
     cue, made, plane = unpack(body["image"], session.model)[None], list[dict[str, Any]](), session.plane
     method, options = way(session, body, one_of(body, "method", WAYS))
-    at = Reader.of(session.model, session.state)
+    at = session.model.retriever(session.state)
 
     def add(w: Float[Tensor, "1 K"], x: Float[Tensor, "1 c h w"], energy: Tensor) -> None:
         made.append(
@@ -470,8 +469,8 @@ def path(session: Session, body: Body, job: Job) -> list[dict[str, Any]]:
         )
         job.emit(event="path", **made[-1])
 
-    w = at.address(cue)
-    add(w, cue, at.energy(at.decode(w), cue, w)[0])
+    w = at.find(cue)
+    add(w, cue, at.energy(at.read(w), cue, w)[0])
     session.model.recall(
         session.state,
         cue,
@@ -488,5 +487,5 @@ def point(session: Session, body: Body, job: Job) -> dict[str, Any]:
     if session.plane is None:
         raise ValueError("draw a map first")
     place = torch.tensor([real(body, "a", -1e6, 1e6), real(body, "b", -1e6, 1e6)]).to(session.model.like)
-    there = Reader.of(session.model, session.state).settle(session.plane.at(place)[None])
+    there = session.model.retriever(session.state).settle(session.plane.at(place)[None])
     return step(session, there.x[0], there.energy[0])

@@ -20,7 +20,7 @@ from ..memory import MemoryState
 from ..models import DKM
 from ..recall import frame
 from ..recall.watch import watching
-from ..streams import say
+from ..support.say import say
 from .pictures import pack
 from .session import Inside, Session, Sessions
 
@@ -187,7 +187,7 @@ class Background:
         try:
             if not stop.is_set():
                 with watching(watch):
-                    inside.contents = frame.contents(model, state, known=inside.known)
+                    inside.contents = frame.contents(model.retriever, state, known=inside.known)
         except Stopped:
             pass
         except Exception:

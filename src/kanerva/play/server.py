@@ -25,10 +25,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .. import models, plain, storage, subject
+from .. import plain
 from ..config import DataConfig
 from ..data import ClassImages, mazes, omniglot
-from ..models import DKM
+from ..lab import runner
+from ..models import DKM, checkpoint
 from . import panels
 from .panels import Body
 from .pictures import UPLOAD, pack, upload
@@ -277,7 +278,7 @@ async def arrived(request: Request, most: int, what: str) -> bytes:
         while True:
             try:
                 part = await asyncio.wait_for(anext(stream), until + size / RATE - time.monotonic())
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 raise Refused(
                     408, f"{what}: expected within {ARRIVE:.0f} s, or at {RATE >> 10} kB a second"
                 ) from None
@@ -349,19 +350,19 @@ def host_of(named: str) -> str | None:
 
 def pretrained() -> list[str]:
     """The pretrained models, first the one whose memories can be looked into; its pictures are always there."""
-    return sorted(storage.shipped(), key=lambda name: (name != "omniglot", name))
+    return sorted(checkpoint.shipped(), key=lambda name: (name != "omniglot", name))
 
 
 def gather(places: Sequence[str]) -> list[Playable]:
     """The models at these places, or all that are pretrained, each with the images at hand that fit it."""
     sets: dict[str, ClassImages] = {}
-    found = [subject.source(place) for place in places or pretrained()]
+    found = [runner.source(place) for place in places or pretrained()]
     for source in found:
         if source.kind != "dkm":
             raise ValueError(f"{source.place}: expected a DKM, got a model of kind {source.kind}")
     made = []
-    for source, called in zip(found, subject.names([source.place for source in found]), strict=True):
-        model = models.build(source.tensors, source.about, source.place)
+    for source, called in zip(found, runner.names([source.place for source in found]), strict=True):
+        model = source.checkpoint.model() if source.checkpoint else None
         assert isinstance(model, DKM)
         own = [source.data.dataset] if source.data is not None else []
         for name in dict.fromkeys([*own, "glyphs", "omniglot", "mazes"]):
@@ -373,7 +374,7 @@ def gather(places: Sequence[str]) -> list[Playable]:
             for name in dict.fromkeys([*own, *sets])
             if name in sets and (sets[name].shape, sets[name].binary) == (model.config.image, model.config.binary)
         ]
-        offered = dict(zip(subject.names(fitting), map(sets.__getitem__, fitting), strict=True))
+        offered = dict(zip(runner.names(fitting), map(sets.__getitem__, fitting), strict=True))
         made.append(Playable(called, source.place, model.requires_grad_(False), offered))
     return made
 
@@ -405,7 +406,7 @@ def warm_up(playable: Sequence[Playable]) -> None:
     with torch.no_grad():
         for one in playable:
             x = one.model.like.new_zeros(1, *one.model.config.image)
-            state = one.model.write(x, one.model.prior())
+            state = one.model.write(x, one.model.blank())
             one.model.recall(state, x, 1, "least-squares")
             one.model.contains(state, x)
 
@@ -530,7 +531,7 @@ def serve(places: Sequence[str], host: str, port: int, browser: bool, say: Calla
     with bind(host, port) as listener:
         torch.set_num_threads(1)  # two jobs at a time have a core each
         say("loading the models")
-        for said in filter(None, map(storage.taken, places)):
+        for said in filter(None, map(checkpoint.taken, places)):
             say(said)
         playable = gather(places)
         if not loopback(host):

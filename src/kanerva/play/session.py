@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..experiments.basins import Plane
+from ..lab.plane import Plane
 from ..memory import MemoryState
 from ..models import DKM
 from ..recall.frame import Contents
@@ -86,7 +86,7 @@ class Session:
     def begin(self, name: str, model: DKM) -> None:
         """Start with a blank memory of a model."""
         with torch.no_grad():
-            self.name, self.model, self.state = name, model, model.prior()
+            self.name, self.model, self.state = name, model, model.blank()
         self.x, self.labels = model.like.new_zeros(0, *model.config.image), []
         self.changed()
 
@@ -106,7 +106,7 @@ class Sessions:
         """A session with a blank memory and an id that nobody can guess."""
         blank = model.like.new_zeros(0, *model.config.image)
         with torch.no_grad():
-            session = Session(secrets.token_urlsafe(18), name, model, model.prior(), blank)
+            session = Session(secrets.token_urlsafe(18), name, model, model.blank(), blank)
         self.kept[session.id] = session
         self.trim()
         return session

@@ -11,18 +11,16 @@ rounded: `traces` says what that leaves unsure. Weights of copies may differ by 
 as many writes as rows: then |u|² is a little more than 1/m, and counts must agree with each other (`agrees`).
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from .. import checks, linalg, memory
+from .. import memory
 from ..memory import Frame, MemoryState
-from . import frame
-
-if TYPE_CHECKING:
-    from ..nn import Parameters
+from ..support import checks, linalg
+from .retriever import Hyper
 
 # A vector that differs from a mixture of what was written by this share of its length or less, or by what rounding
 # leaves, is one; by more than the second, it is none. In between it may be either.
@@ -63,22 +61,21 @@ class Traces(NamedTuple):
 
 
 def how_often(
-    owner: "Parameters", state: MemoryState, z: Float[Tensor, "*cues Q C"], keys: int, strict: bool = False
-) -> Int64[Tensor, "*b Q"]:
+    hyper: Hyper, state: MemoryState, z: Float[Tensor, "B Q C"], keys: int, strict: bool = False
+) -> Int64[Tensor, "B Q"]:
     """How often codes could have been written, 0 for never, −1 where the memory cannot tell.
 
     keys: the first so many numbers of a code address the memory; where these are zero, nothing is written. strict:
     −1 also where a code could not be taken out again exactly.
     """
-    checks.unfaded(state)
-    flat, codes, batch = frame.opened(state, z)
+    checks.unfaded("state", state)
     with checks.deep_checks(False):  # a U that rounding has spoilt tells nothing
-        frames = memory.frame(flat, owner.R0, owner.prior_var, owner.noise_var)
-        at, most = traces(owner, flat, frames, codes.double(), keys), min(flat.R.shape[-2], keys)
-        every = traces(owner, flat, frames, frames.codes.nan_to_num(0), keys) if strict else at
+        frames = memory.frame(state, *hyper)
+        at, most = traces(hyper, state, frames, z.double(), keys), min(state.R.shape[-2], keys)
+        every = traces(hyper, state, frames, frames.codes.nan_to_num(0), keys) if strict else at
     distinct, rank = frames.distinct[:, None], frames.rank[:, None]
     full = rank >= most  # and maybe more writes than that
-    size, none = at.u.square().sum(-1), (codes[..., :keys] == 0).all(-1)
+    size, none = at.u.square().sum(-1), (z[..., :keys] == 0).all(-1)
     times = (1 / size.clamp(min=1e-12)).round().clamp(min=1)
     off, bound = times * size - 1, SAME + at.unsure
 
@@ -97,24 +94,24 @@ def how_often(
         whole &= at.unsure * at.loose < UNSURE / 10
         whole &= (every.unsure < 5 * UNSURE).all(-1, keepdim=True)
     # weights that surely differ, one for each write: those of copies have none of the different codes
-    p = owner.prior_var.double()
-    least = p * (1 - MARGIN * rounding(flat))
-    written = (torch.linalg.eigvalsh(flat.U.double().nan_to_num(0)) < least).sum(-1, keepdim=True)
+    p = hyper.prior_var.double()
+    least = p * (1 - MARGIN * rounding(state))
+    written = (torch.linalg.eigvalsh(state.U.double().nan_to_num(0)) < least).sum(-1, keepdim=True)
     explained = (times == 1) | (times - 1 <= written - distinct) | (written >= most)
 
     lost = frames.codes.isnan().any(-1).any(-1)[:, None]
     blind = lost | (distinct >= most) | (distinct >= z.shape[-1])
     said = torch.where(never | too_long, 0, torch.where((whole | crowded) & explained, times.long(), -1))
-    return torch.where(none, 0, torch.where(blind, -1, said)).reshape(*batch, z.shape[-2])
+    return torch.where(none, 0, torch.where(blind, -1, said))
 
 
-def traces(owner: "Parameters", state: MemoryState, frames: Frame, z: Float[Tensor, "B Q C"], keys: int) -> Traces:
+def traces(hyper: Hyper, state: MemoryState, frames: Frame, z: Float[Tensor, "B Q C"], keys: int) -> Traces:
     """What a memory says of vectors. With h = U⁻¹y, G = U⁻¹R and g = F⁺u, what rounding does is, to first order,
 
     δ|u|² = noise_var hᵀ(δU h + 2 (δU G − δR) g)        δz = noise_var (Gᵀ δU − δRᵀ) h
     """
-    eps, p, s2 = rounding(state), owner.prior_var.double(), owner.noise_var.double()
-    R, U, R0 = state.R.double(), linalg.symmetric(state.U.double()), owner.R0.double()
+    eps, p, s2 = rounding(state), hyper.prior_var.double(), hyper.noise_var.double()
+    R, U, R0 = state.R.double(), linalg.symmetric(state.U.double()), hyper.R0.double()
     F, W = frames.codes.nan_to_num(0), frames.weights.nan_to_num(0)
     L, size, Q = torch.linalg.svd(F, full_matrices=False)
     kept = torch.arange(size.shape[-1], device=z.device) < frames.distinct[:, None]

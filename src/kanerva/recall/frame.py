@@ -18,22 +18,20 @@ code lies in the span of what was written, which other images miss by far: so no
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from .. import checks, linalg, memory
+from .. import memory
 from ..likelihood import Bernoulli
 from ..memory import MemoryState
+from ..memory.sums import FORGOTTEN
+from ..support import checks, linalg
+from .retriever import Hyper, Retriever
 from .search import average, likely
 from .watch import tell
-
-if TYPE_CHECKING:
-    from ..models.dkm import DKM
-    from ..nn import Parameters
-    from .vectors import Images
 
 # An image was written if its code is this near to the span of all that was, relative to its length. Stored images:
 # at most 3e-5 with fewer codes than rows (31 of 32), 3e-3 with as many; 1.5e-2 in 1 of 840 after half of 31 were
@@ -106,10 +104,8 @@ class Contents(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """A model, or a layer, and the frames of B memories that it has written."""
+    """The frames of B memories."""
 
-    model: Any
-    """Codes need its R0 and variances alone (`Parameters`); `Search` needs a DKM, for its codec."""
     codes: Float[Tensor, "B K C"]
     """F, in the model's precision."""
     back: Float[Tensor, "B C K"]
@@ -119,14 +115,14 @@ class Frames(NamedTuple):
     """F and F⁺ as they were computed, in float64."""
 
     @classmethod
-    def of(cls, model: "Parameters | Images", state: MemoryState) -> "Frames":
+    def of(cls, hyper: Hyper, state: MemoryState) -> "Frames":
         """The frames of memories with one batch axis."""
-        exact = memory.frame(state, model.R0, model.prior_var, model.noise_var)
+        exact = memory.frame(state, *hyper)
         finite = exact.codes.nan_to_num(0)
         left, size, right = torch.linalg.svd(finite, full_matrices=False)
         kept = torch.arange(size.shape[-1], device=size.device) < exact.distinct[:, None]
         back = right.mT * torch.where(kept, 1 / size, 0)[:, None] @ left.mT  # of what rounding has left, nothing
-        return cls(model, finite.to(state.R), back.to(state.R), exact, back)
+        return cls(finite.to(state.R), back.to(state.R), exact, back)
 
     def full(self) -> Bool[Tensor, "B"]:
         """Which memories may hold more codes than they can tell apart."""
@@ -145,26 +141,16 @@ def fit(
     return u, (z - u @ codes).norm(dim=-1) / z.norm(dim=-1).clamp(min=1e-12)
 
 
-@checks.full_precision
 @torch.no_grad()
-def contains(model: "DKM", state: MemoryState, x: Float[Tensor, "*cues Q c h w"]) -> Int64[Tensor, "*b Q"]:
-    """How often each image was written, 0 for never; −1 where the memory cannot know.
+def how_often(hyper: Hyper, state: MemoryState, z: Float[Tensor, "B Q C"]) -> Int64[Tensor, "B Q"]:
+    """How often each code of an image was written, 0 for never; −1 where the memory cannot know.
 
     Written m times, a code has a vector of length 1/√m. With as many different codes as rows (or numbers in a code)
-    there may be more, and nothing need fit: then only images that do fit are known, and where one fits to the last
-    digits (WITNESS), all are. Proof: test_contains_*.
+    there may be more, and nothing need fit: then only codes that do fit are known, and where one fits to the last
+    digits (WITNESS), all are. A code of zeros is never written: it changes nothing. Proof: test_contains_*.
     """
-    model.check_memory(state)
-    model.check_images(x, "Q")
-    return how_often(model, state, model.encode(x))
-
-
-def how_often(model: "Parameters", state: MemoryState, z: Float[Tensor, "*cues Q C"]) -> Int64[Tensor, "*b Q"]:
-    """`contains` for codes of images. A code of zeros is never written: it changes nothing."""
-    checks.unfaded(state)
-    flat, codes, batch = opened(state, z)
-    times = count(Frames.of(model, flat), codes)
-    return torch.where((codes == 0).all(-1), 0, times).reshape(*batch, z.shape[-2])
+    checks.unfaded("state", state)
+    return torch.where((z == 0).all(-1), 0, count(Frames.of(hyper, state), z))
 
 
 def count(frames: Frames, z: Float[Tensor, "B Q C"]) -> Int64[Tensor, "B Q"]:
@@ -180,21 +166,12 @@ def count(frames: Frames, z: Float[Tensor, "B Q C"]) -> Int64[Tensor, "B Q"]:
     return torch.where(unknown, -1, torch.where(there, times, 0))
 
 
-@checks.full_precision
 @torch.no_grad()
-def forget(model: "DKM", state: MemoryState, x: Float[Tensor, "*b Q c h w"]) -> MemoryState:
-    """The memory without these images, however often each was written; an image that is not there is an error.
-
-    An image's vector u gives its weight back. Copies of an image leave something in the frame that no code lies in:
-    it goes with the images if all of it can be theirs. Where nothing else was written, the prior is left. Passes no
-    gradients. Proof: test_forgetting_*.
-    """
-    model.check_memory(state)
-    model.check_images(x, "Q")
-    z = model.encode(x)
-    times = how_often(model, state, z)
+def forget(hyper: Hyper, state: MemoryState, z: Float[Tensor, "B Q C"]) -> MemoryState:
+    """The memories without these codes of images, however often each was written."""
+    times = how_often(hyper, state, z)
     check_there(times, "x: expected images", "a memory of as many codes as rows, or more, cannot tell")
-    return take_out(model, state, z, times)
+    return take_out(hyper, state, z, times)
 
 
 def check_there(times: Int64[Tensor, "*b Q"], wanted: str, unknown: str) -> None:
@@ -205,34 +182,39 @@ def check_there(times: Int64[Tensor, "*b Q"], wanted: str, unknown: str) -> None
         raise ValueError(f"{wanted} that are in the memory, got {len(where)} others ({why}): {where[:5]}")
 
 
+@torch.no_grad()
 def take_out(
-    model: "Parameters",
+    hyper: Hyper,
     state: MemoryState,
-    z: Float[Tensor, "*b Q C"],
-    times: Int64[Tensor, "*b Q"],
+    z: Float[Tensor, "B Q C"],
+    times: Int64[Tensor, "B Q"],
     apart: bool = False,
 ) -> MemoryState:
-    """`forget` for codes that were written so many times. apart: copies must be told from those of other codes."""
-    flat, z, batch = opened(state, z)
-    frames, times = Frames.of(model, flat), times.reshape(z.shape[:2])
-    if times.numel():
-        vectors = unit(z.double() @ frames.exact_back)
-        w = vectors @ frames.exact.weights.nan_to_num(0)
-        x = float((model.prior_var * w.square().sum(-1) / model.noise_var).max())
-        if (off := float(linalg.resolution(state.U)) * x) > memory.FORGOTTEN:  # see `without`
-            raise ValueError(
-                f"state: expected weights kept to {memory.FORGOTTEN}, got an error of about {off:.1e}, rounding of "
-                f"U times prior_var ‖w‖² / noise_var = {x:.3g}; usual cause: a small noise_var and float32; a "
-                "memory that is float64 from its first write on keeps them"
-            )
-        each = zip(zip(*frames.exact, strict=True), vectors, times, strict=True)
-        made = [without(model, memory.Frame(*frame), u, n, apart) for frame, u, n in each]
-        flat = MemoryState(*(torch.stack(part).to(state.R) for part in zip(*made, strict=True)))
-    return MemoryState(*(part.reshape(*batch, *part.shape[-2:]) for part in flat))
+    """The memories without these codes, each of which was written so many times.
+
+    Copies of a code leave something in the frame that no code lies in: it goes with the codes if all of it can be
+    theirs. Where nothing else was written, the prior is left. apart: copies must be told from those of other codes.
+    Proof: test_forgetting_*.
+    """
+    if not times.numel():
+        return state
+    frames = Frames.of(hyper, state)
+    vectors = unit(z.double() @ frames.exact_back)
+    w = vectors @ frames.exact.weights.nan_to_num(0)
+    x = float((hyper.prior_var * w.square().sum(-1) / hyper.noise_var).max())
+    if (off := float(linalg.resolution(state.U)) * x) > FORGOTTEN:  # see `without`
+        raise ValueError(
+            f"state: expected weights kept to {FORGOTTEN}, got an error of about {off:.1e}, rounding of U times "
+            f"prior_var ‖w‖² / noise_var = {x:.3g}; usual cause: a small noise_var and float32; a memory that is "
+            "float64 from its first write on keeps them"
+        )
+    each = zip(zip(*frames.exact, strict=True), vectors, times, strict=True)
+    made = [without(hyper, memory.Frame(*frame), u, n, apart) for frame, u, n in each]
+    return MemoryState(*(torch.stack(part).to(state.R) for part in zip(*made, strict=True)))
 
 
 def without(
-    model: "Parameters", frame: memory.Frame, u: Float[Tensor, "Q K"], times: Int64[Tensor, "Q"], apart: bool
+    hyper: Hyper, frame: memory.Frame, u: Float[Tensor, "Q K"], times: Int64[Tensor, "Q"], apart: bool
 ) -> MemoryState:
     """One memory without the codes of these vectors of length 1, each written so many times: in float64.
 
@@ -249,7 +231,7 @@ def without(
     first = same.int().argmax(-1) == torch.arange(len(u), device=u.device)  # who asks twice is counted once
     u, copies = u[first], int(times[first].sum())
     distinct, more = int(frame.distinct), int(frame.rank - frame.distinct)
-    prior = model.prior().to(torch.float64)
+    prior = hyper.prior().to(torch.float64)
     if len(u) == distinct:
         return prior
     out = torch.linalg.qr(u.mT).Q.mT
@@ -262,12 +244,11 @@ def without(
         left, _, _ = torch.linalg.svd(frame.codes[: int(frame.rank)])
         out = torch.cat([out, torch.nn.functional.pad(left[:, distinct:].mT, (0, len(frame.codes) - len(left)))])
     keep = linalg.ridge(-out.mT @ out, 1.0)
-    return memory.condition(prior, keep @ frame.weights, keep @ frame.codes, model.noise_var.double())
+    return memory.condition(prior, keep @ frame.weights, keep @ frame.codes, hyper.noise_var.double())
 
 
-@checks.full_precision
 def contents(
-    model: "DKM | Images",
+    retriever: Callable[[MemoryState], Retriever],
     state: MemoryState,
     callback: Callable[[int, int], None] | None = None,
     known: Float[Tensor, "n c h w"] | None = None,
@@ -279,22 +260,21 @@ def contents(
     Cost: about 150 evaluations of encoder and decoder for each of 8 images, 600 for
     each of 32 in 32 rows. Proof: test_contents_*.
     """
-    model.check_memory(state)
-    checks.unfaded(state)
     if state.R.ndim != 2 or state.U.ndim != 2:
         raise ValueError(f"state: expected one memory, R of shape (K, C), got {tuple(state.R.shape)}")
     with checks.deep_checks(False), torch.inference_mode(False), torch.no_grad():
-        frames = Frames.of(model, MemoryState(*(part.clone()[None] for part in state)))
-        search = Search(frames)
-        total = int(frames.exact.distinct)
-        search.shortest = SHORTEST_ALONE if total == int(frames.exact.rank) else SHORTEST
+        at = retriever(MemoryState(*(part.clone()[None] for part in state)))
+        search = Search(at)
+        exact = search.frames.exact
+        total = int(exact.distinct)
+        search.shortest = SHORTEST_ALONE if total == int(exact.rank) else SHORTEST
         if known is not None:
             search.tell(known)
         for number in search.everything():
             if callback is not None:
                 callback(number, total)
         found = [one.x for one in search.boxes[0].found]
-        x = torch.stack(found) if found else model.like.new_zeros(0, *model.config.image)
+        x = torch.stack(found) if found else state.R.new_zeros(0, *at.image)
         return Contents(x, search.cost(x))
 
 
@@ -309,7 +289,7 @@ class Recognised(NamedTuple):
 
 
 def recognise(
-    frames: Frames,
+    at: Retriever,
     y: Float[Tensor, "B Q c h w"],
     mask: Float[Tensor, "B Q c h w"] | None,
     known: Float[Tensor, "n c h w"] | None = None,
@@ -322,14 +302,14 @@ def recognise(
     is given up where nothing is found soon (TRIAL) or any more (PATIENCE), with a codec that does not know its own
     images; and in a full memory where nothing exact is, which holds more than can be told apart.
     """
-    search = Search(frames)
+    search = Search(at)
     good = torch.ones_like(y) if mask is None else mask
     if known is not None:
         search.tell(known)
         search.boxes[0].given_up |= bool(answer(search.boxes[0], y[0], good[0]).there.all())
     if search.active(RECALL):
         look_for(search, y, mask, good)
-        if search.model.config.binary:
+        if search.at.binary:
             search.mend([hints(*one) for one in zip(search.boxes, y, good, strict=True)])
     answers = [answer(*one) for one in zip(search.boxes, y, good, strict=True)]
     return Recognised(*(torch.stack(parts) for parts in zip(*answers, strict=True)))
@@ -343,10 +323,10 @@ def look_for(
 ) -> None:
     """Search from cues, until what is found explains them all or there is little hope for it (`recognise`)."""
     some = slice(None, None, -(-y.shape[1] // STARTS))  # of very many cues, not all are searched from
-    sharp = likely(y, mask, search.model.config.binary)[0][:, some]
+    sharp = likely(y, mask, search.at.binary)[0][:, some]
     more = STARTS - sharp.shape[1] if sharp.shape[1] < LEAST else 0
-    starts = torch.cat([search.model.encode(sharp), search.fresh(more)], 1)
-    pull = odds(y[:, some], sharp, good[:, some]) if search.model.config.binary else None
+    starts = torch.cat([search.at.encode(sharp).z, search.fresh(more)], 1)
+    pull = odds(y[:, some], sharp, good[:, some]) if search.at.binary else None
     if pull is not None:
         pull = torch.cat([pull, pull.new_zeros(len(y), more, *y.shape[2:])], 1)
     for _ in search.run(starts, RECALL, pull):
@@ -484,14 +464,15 @@ class Box:
 class Search:
     """A search for all that B memories hold; its random numbers are the same every time."""
 
-    def __init__(self, frames: Frames) -> None:
-        self.frames, self.model = frames, frames.model
+    def __init__(self, at: Retriever) -> None:
+        self.at, self.frames = at, Frames.of(at.hyper, at.state)
+        frames = self.frames
         wholes = (frames.codes @ frames.back).cpu()
         each = zip(wholes, frames.exact.distinct.tolist(), frames.full().tolist(), strict=True)
         self.boxes = [Box(whole, whole.clone(), total, full) for whole, total, full in each]
         self.generator = torch.Generator().manual_seed(0)
         self.shortest = SHORTEST
-        if not self.model.config.binary:
+        if not self.at.binary:
             self.distrust()
 
     def distrust(self) -> None:
@@ -501,7 +482,7 @@ class Search:
         decoded, and have the mixed code again: then nothing tells the stored ones. Proof: test_a_linear_codec_*.
         """
         mixed = self.fresh(MIXTURES)
-        codes = self.model.encode(self.model.decode(mixed).mode())
+        codes = self.at.encode(self.at.decode(mixed).mode()).z
         outside = fit(codes, self.frames.codes, self.frames.back)[1]
         # a mixture that becomes another code of the span, such as the nearest stored one, is no cause for doubt
         moved = (codes - mixed).norm(dim=-1) / mixed.norm(dim=-1).clamp(min=1e-12)
@@ -559,13 +540,13 @@ class Search:
         step = z.new_tensor([self.boxes[number].step for number in active])[:, None, None]
         for number in range(ROUND):
             b = nearest(z @ back, left, self.shortest) @ codes
-            likelihood = self.model.decode(2 * b - z)
+            likelihood = self.at.decode(2 * b - z)
             if pull is not None and isinstance(likelihood, Bernoulli):
                 likelihood = Bernoulli(likelihood.logits + (1 - number / ROUND) * pull)
             x = likelihood.mode()
             tell("looking", x)
-            z = z + step * (self.model.encode(x) - b)
-        likelihood = self.model.decode(nearest(z @ back, left, self.shortest) @ codes)
+            z = z + step * (self.at.encode(x).z - b)
+        likelihood = self.at.decode(nearest(z @ back, left, self.shortest) @ codes)
         x = likelihood.mode()
         for number in active:
             self.boxes[number].spent += z.shape[1] * (ROUND + 1)
@@ -580,13 +561,13 @@ class Search:
     ) -> Bool[Tensor, "A N"]:
         """Take what is found out of the frames; says which searches are done."""
         u, outside = (
-            a.cpu() for a in fit(self.model.encode(x), self.frames.codes[active], self.frames.back[active])
+            a.cpu() for a in fit(self.at.encode(x).z, self.frames.codes[active], self.frames.back[active])
         )
-        good = outside < (EXACT if self.model.config.binary else NEAR)
+        good = outside < (EXACT if self.at.binary else NEAR)
         for i, number in enumerate(active):
             self.take(number, x[i, good[i]], u[i, good[i]], outside[i, good[i]])
         broken = [(i, j) for i in range(len(active)) for j in self.hopeful(active[i], x[i], u[i], outside[i])]
-        if broken and self.model.config.binary:
+        if broken and self.at.binary:
             rows, columns = (list(a) for a in zip(*broken, strict=True))
             numbers = [active[i] for i in rows]
             left = torch.stack([self.boxes[number].left for number in numbers])
@@ -645,7 +626,7 @@ class Search:
 
     def tell(self, x: Float[Tensor, "n c h w"]) -> None:
         """Note images that are known to be in the first memory; one that is not is an error."""
-        u, outside = fit(self.model.encode(x), self.frames.codes[0], self.frames.back[0])
+        u, outside = fit(self.at.encode(x).z, self.frames.codes[0], self.frames.back[0])
         if others := int((~(outside < HOPE)).sum()):
             why = "usual cause: contents of another memory, or of this one before something was forgotten"
             raise ValueError(f"contents: expected images that are in the memory, got {others} others ({why})")
@@ -655,10 +636,10 @@ class Search:
 
     def cost(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n"]:
         """½ ‖z − uᵀF‖² / noise_var for the codes z of images of the first memory and the nearest uᵀF."""
-        z = self.model.encode(x)
+        z = self.at.encode(x).z
         whole = self.boxes[0].whole.to(z)
         target = nearest(z @ self.frames.back[0], whole) @ self.frames.codes[0]
-        return (z - target).square().sum(-1) / (2 * self.model.noise_var)
+        return (z - target).square().sum(-1) / (2 * self.at.hyper.noise_var)
 
     def repair(
         self,
@@ -676,7 +657,7 @@ class Search:
         codes are nearest to the span, their vectors, and how near.
         """
         frame = self.frames.codes[numbers], self.frames.back[numbers]
-        u, outside = (a[:, 0] for a in fit(self.model.encode(x[:, None]), *frame))
+        u, outside = (a[:, 0] for a in fit(self.at.encode(x[:, None]).z, *frame))
         best, spent, far = x.clone(), torch.zeros_like(outside), torch.full_like(outside, torch.inf)
         unsure = doubt.flatten(1).topk(min(tries, doubt[0].numel())).indices
         pool, here = x[:, None], torch.arange(len(x), device=x.device)
@@ -686,8 +667,8 @@ class Search:
             tell("looking", broken.pool)
             called = names(pool)
             new = ~again(called, broken.seen)
-            z = pool.new_zeros(*new.shape, self.model.config.code)
-            z[new] = self.model.encode(pool[new])
+            z = pool.new_zeros(*new.shape, self.frames.codes.shape[-1])
+            z[new] = self.at.encode(pool[new]).z
             distance = broken.away(z).masked_fill(~new, torch.inf)
             vectors, away = fit(z, broken.codes, broken.back)
             away, i = away.masked_fill(~new, torch.inf).min(-1)
@@ -713,7 +694,7 @@ class Search:
     def promising(self, broken: "Broken") -> Int64[Tensor, "n p m"]:
         """The pixels to change in each image of the pools."""
         pool = broken.pool.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(broken.away(self.model.encode(pool)).sum(), pool)
+        (slope,) = torch.autograd.grad(broken.away(self.at.encode(pool).z).sum(), pool)
         gain = (slope * (1 - 2 * broken.pool)).flatten(2)
         steep = gain.topk(broken.unsure.shape[-1], largest=False).indices
         return torch.cat([steep, broken.unsure[:, None].expand_as(steep)], -1)
@@ -725,7 +706,7 @@ class Search:
         that are not exact are dropped, and looked for again in what the exact ones leave, while some are missing or
         more of them become exact.
         """
-        box, binary, best, exact = self.boxes[0], self.model.config.binary, list[Found](), -1
+        box, binary, best, exact = self.boxes[0], self.at.binary, list[Found](), -1
         while True:
             for _ in self.run(self.fresh(2 * STARTS), BUDGET, stuck=STUCK):
                 yield max(len(box.found), len(best))
@@ -745,7 +726,7 @@ class Search:
             box.found, box.left, box.tried, box.at_find = [], box.whole.clone(), set(), box.spent
             if sharp:
                 x = torch.stack([one.x for one in sharp])
-                u, outside = fit(self.model.encode(x), self.frames.codes[0], self.frames.back[0])
+                u, outside = fit(self.at.encode(x).z, self.frames.codes[0], self.frames.back[0])
                 for part in zip(x, u.cpu(), outside.tolist(), strict=True):
                     self.keep(0, *part)
 
@@ -758,12 +739,12 @@ class Search:
         each = [
             (n, i) for n, box in enumerate(self.boxes) for i, one in enumerate(box.found) if one.outside > EXACT
         ]
-        if not (each and self.model.config.binary):
+        if not (each and self.at.binary):
             return False
         numbers, ones = [number for number, _ in each], [self.boxes[number].found[i] for number, i in each]
         left, codes = torch.stack([self.without(*one) for one in each]), self.frames.codes[numbers]
         u, x = torch.stack([one.u for one in ones])[:, None], torch.stack([one.x for one in ones])
-        read = self.model.decode((unit(u @ left).to(codes) @ codes)[:, 0])
+        read = self.at.decode((unit(u @ left).to(codes) @ codes)[:, 0])
         if hints is not None and isinstance(read, Bernoulli):
             read = Bernoulli(read.logits + torch.stack([hints[number][i] for number, i in each]))
             x = read.mode()
@@ -837,14 +818,3 @@ def changed(x: Float[Tensor, "n p c h w"], which: Int64[Tensor, "n p m"]) -> Flo
     flat = x.flatten(2)[:, :, None].repeat(1, 1, which.shape[-1], 1)
     flat.scatter_(3, which[..., None], 1 - flat.gather(3, which[..., None]))
     return flat.reshape(len(x), -1, *x.shape[2:])
-
-
-def opened(
-    state: MemoryState, z: Float[Tensor, "*cues Q C"]
-) -> tuple[MemoryState, Float[Tensor, "B Q C"], tuple[int, ...]]:
-    """Memories and codes, both with one batch axis, and the batch axes that they have together."""
-    batches = {"state": torch.broadcast_shapes(state.R.shape[:-2], state.U.shape[:-2]), "x": z.shape[:-2]}
-    checks.broadcastable(batches)
-    batch = torch.broadcast_shapes(*batches.values())
-    R, U, z = (a.expand(1, *batch, *a.shape[-2:]).flatten(0, -3) for a in (*state, z))
-    return MemoryState(R, U), z, batch

@@ -7,21 +7,15 @@ explained yet taken for noise, the first steps are those of plain least squares,
 noise shrinks to what it is.
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .. import memory
 from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from .frame import Frames
-from .reader import Reader
+from .retriever import Cue, Retriever
 from .search import average
 from .watch import tell
-
-if TYPE_CHECKING:
-    from ..models.dkm import DKM
 
 # Steps at most; most cues take 6 to 9.
 STEPS = 12
@@ -39,7 +33,7 @@ ROOM = 2**25
 
 
 def infer(
-    at: Reader,
+    at: Retriever,
     y: Float[Tensor, "*b Q c h w"],
     noise: float | None = None,
     mask: Float[Tensor, "..."] | None = None,
@@ -53,24 +47,20 @@ def infer(
     (`level`). Where nothing was written, u stands for the weights themselves, and F for R.
     Cost, for each cue and step: n + 2 evaluations of the decoder. Proof: test_newton_*.
     """
-    batch = y.shape[:-4]
-    flat = at.flat((1, *batch))
-    cues = y.reshape(len(flat.state.R), -1, *y.shape[-3:])
-    masks = None if mask is None else mask.expand(y.shape).reshape(cues.shape)
-    frames = Frames.of(at.model, flat.state)
+    frames = Frames.of(at.hyper, at.state)
     found = []
     for number, rank in enumerate(frames.exact.rank.tolist()):
-        F = frames.codes[number, :rank] if rank else flat.state.R[number]
-        parts = cues[number].split(max(1, ROOM // (len(F) * cues[number, 0].numel())))
-        known = [None] * len(parts) if masks is None else masks[number].split(len(parts[0]))
-        each = [explain(at.model, F, *part, float(rank or 1), noise) for part in zip(parts, known, strict=True)]
+        F = frames.codes[number, :rank] if rank else at.state.R[number]
+        parts = y[number].split(max(1, ROOM // (len(F) * y[number, 0].numel())))
+        known = [None] * len(parts) if mask is None else mask[number].split(len(parts[0]))
+        each = [explain(at, F, *part, float(rank or 1), noise) for part in zip(parts, known, strict=True)]
         found.append(torch.cat(each) @ F)
-    w = memory.address(torch.stack(found), flat.state, at.model.read_var, flat.inverse)
-    return w.reshape(*y.shape[:-3], -1)
+    z = torch.stack(found)
+    return at.address(Cue(z, z)).mean
 
 
 def explain(
-    model: "DKM",
+    at: Retriever,
     F: Float[Tensor, "n C"],
     y: Float[Tensor, "Q c h w"],
     mask: Float[Tensor, "Q c h w"] | None,
@@ -84,23 +74,23 @@ def explain(
     A step is taken where E falls.
     """
     u = y.new_zeros(len(y), len(F))
-    v = average((y - model.decode(u @ F).mean).square(), mask)
+    v = average((y - at.decode(u @ F).mean).square(), mask)
     damping = torch.full_like(v, EASE * LITTLE)
     left = torch.arange(len(y), device=y.device)
     for _ in range(STEPS):
         here, cue, known = u[left], y[left], None if mask is None else mask[left]
-        likelihood = real(model.decode(here @ F))
+        likelihood = real(at.decode(here @ F))
         tell("looking", likelihood.mean)
         v[left] = level(likelihood, cue, known, v[left], noise)
         seen = likelihood.through(v[left])
-        J, apart = slopes(model, F, here, seen, known), seen.white(cue - seen.mean, known).flatten(1).double()
+        J, apart = slopes(at, F, here, seen, known), seen.white(cue - seen.mean, known).flatten(1).double()
         A = J @ J.mT + precision * torch.eye(len(F), dtype=J.dtype, device=J.device)
         slope = (J @ apart[..., None])[..., 0] - precision * here
         damped = A + torch.diag_embed(damping[left, None] * A.diagonal(dim1=-2, dim2=-1))
         trial = here + torch.linalg.solve(damped, slope).to(here)
         before, after = (
-            precision / 2 * at.square().sum(-1) - there.log_prob(cue, known)
-            for at, there in ((here, seen), (trial, model.decode(trial @ F).through(v[left])))
+            precision / 2 * place.square().sum(-1) - there.log_prob(cue, known)
+            for place, there in ((here, seen), (trial, at.decode(trial @ F).through(v[left])))
         )
         taken = after < before
         u[left] = torch.where(taken[:, None], trial, here)
@@ -138,7 +128,7 @@ def level(
 
 
 def slopes(
-    model: "DKM",
+    at: Retriever,
     F: Float[Tensor, "n C"],
     u: Float[Tensor, "Q n"],
     seen: Gaussian | Correlated,
@@ -146,8 +136,8 @@ def slopes(
 ) -> Float[Tensor, "Q n pixels"]:
     """(Σ + v I)^−½ ∂mean/∂u, by difference quotients along each row of F."""
     z, found = u @ F, []
-    sizes = F.norm(dim=-1).clamp(min=1e-12) / (NEAR * model.noise_var.sqrt())
+    sizes = F.norm(dim=-1).clamp(min=1e-12) / (NEAR * at.hyper.noise_var.sqrt())
     for row, size in zip(F, sizes, strict=True):
-        change = (model.decode(z + row / size).mean - seen.mean) * size
+        change = (at.decode(z + row / size).mean - seen.mean) * size
         found.append(seen.white(change, mask).flatten(1))
     return torch.stack(found, 1).double()

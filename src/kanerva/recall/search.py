@@ -22,7 +22,7 @@ from torch.nn.functional import conv2d, pad
 from .. import memory
 from ..likelihood import Likelihood
 from . import descent
-from .reader import Reader
+from .retriever import Retriever
 from .watch import tell
 
 # Steps of the search for a cue's weights: from every start by the cue alone, then with what was written; then from
@@ -35,7 +35,7 @@ DRAWS = 64
 
 
 def infer(
-    at: Reader,
+    at: Retriever,
     y: Float[Tensor, "*b Q c h w"],
     noise: float | None = None,
     mask: Float[Tensor, "..."] | None = None,
@@ -53,7 +53,7 @@ def infer(
     Proof: test_inference_*.
     """
     K, (m, var) = at.state.R.shape[-2], weight(at)
-    basis = memory.span(at.state, at.model.R0, at.model.prior_var)
+    basis = memory.span(at.state, at.hyper.R0, at.hyper.prior_var)
 
     def cost(v: Float[Tensor, "*b n"], likelihood: Likelihood) -> Float[Tensor, "*b"]:
         tell("looking", likelihood.mean)
@@ -63,10 +63,10 @@ def infer(
         return usual - seen.log_prob(y.expand(shape), None if mask is None else mask.expand(shape))
 
     def by_cue(v: Float[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
-        return cost(v, at.decode(v[..., :K]))
+        return cost(v, at.read(v[..., :K]))
 
     def by_both(v: Float[Tensor, "*b n"]) -> Float[Tensor, "*b"]:
-        likelihood = at.decode(v[..., :K])
+        likelihood = at.read(v[..., :K])
         return cost(v, likelihood) + strangeness(at, basis, likelihood)
 
     v = torch.stack([with_noise(at, w, y, noise, mask) for w in guesses(at, y, mask)])
@@ -85,7 +85,7 @@ def infer(
     return descent.search(by_both, best, root, third, last=0.1)[0][..., :K]
 
 
-def strangeness(at: Reader, basis: Float[Tensor, "*m n C"], likelihood: Likelihood) -> Float[Tensor, "*b Q"]:
+def strangeness(at: Retriever, basis: Float[Tensor, "*m n C"], likelihood: Likelihood) -> Float[Tensor, "*b Q"]:
     """How unlike all that was written an image is: what of its code lies outside of their span, in nats.
 
         ½ ‖z − Πz‖² / noise_var · rank/n,   z = encoder(mean image)
@@ -95,10 +95,10 @@ def strangeness(at: Reader, basis: Float[Tensor, "*m n C"], likelihood: Likeliho
     rank/n (8 patterns, 30 % flipped: 97 % right, without it 93 %). With more than K the term is about as large for
     images that were stored as for blends, and changes little.
     """
-    z = at.model.encode(likelihood.mean)
+    z = at.encode(likelihood.mean).z
     outside = (z - z @ basis.mT @ basis).square().sum(-1)
     written = basis.square().sum((-2, -1)) / basis.shape[-2]
-    return written[..., None] * outside / (2 * at.model.noise_var)
+    return written[..., None] * outside / (2 * at.hyper.noise_var)
 
 
 def same_draws(n: int, K: int, seed: int) -> Float[Tensor, "n K"]:
@@ -106,7 +106,7 @@ def same_draws(n: int, K: int, seed: int) -> Float[Tensor, "n K"]:
     return torch.randn(n, K, generator=torch.Generator("cpu").manual_seed(seed), dtype=torch.float32, device="cpu")
 
 
-def weight(at: Reader) -> tuple[Float[Tensor, "*b 1"], Float[Tensor, "*b 1"]]:
+def weight(at: Retriever) -> tuple[Float[Tensor, "*b 1"], Float[Tensor, "*b 1"]]:
     """Mean and variance of ‖w‖² for the addresses of images drawn from a memory, the same ones every time.
 
     A memory keeps no addresses, but what it reads has some that weigh the same (trained on Omniglot: 15.7 ± 3.5,
@@ -114,7 +114,7 @@ def weight(at: Reader) -> tuple[Float[Tensor, "*b 1"], Float[Tensor, "*b 1"]]:
     """
     batch, (K, _) = at.state.R.shape[:-2], at.state.R.shape[-2:]
     w = same_draws(DRAWS, K, seed=0).to(at.state.R).expand(*batch, DRAWS, K)
-    size = at.address(at.decode(w).mode()).square().sum(-1, keepdim=True)
+    size = at.find(at.read(w).mode()).square().sum(-1, keepdim=True)
     return size.mean(-2), size.var(-2).clamp(min=1e-3)
 
 
@@ -124,7 +124,7 @@ def level(v: Float[Tensor, "*b Q n"], K: int, noise: float | None) -> Float[Tens
 
 
 def with_noise(
-    at: Reader,
+    at: Retriever,
     w: Float[Tensor, "*b Q K"],
     y: Float[Tensor, "*b Q c h w"],
     noise: float | None,
@@ -133,17 +133,17 @@ def with_noise(
     """w, and where the noise is to be estimated, a first guess of it: what w leaves unexplained."""
     if noise is not None:
         return w
-    wrong = average((y - at.decode(w).mean).abs(), mask)
+    wrong = average((y - at.read(w).mean).abs(), mask)
     guess = torch.special.logit(2 * wrong.clamp(0.02, 0.4))
     return torch.cat([w, guess[..., None]], dim=-1)
 
 
-def guesses(at: Reader, y: Float[Tensor, "*b Q c h w"], mask: Tensor | None) -> list[Float[Tensor, "*b Q K"]]:
+def guesses(at: Retriever, y: Float[Tensor, "*b Q c h w"], mask: Tensor | None) -> list[Float[Tensor, "*b Q K"]]:
     """Where to begin: the address of the cue, and those of smoother ones, which know less of the noise.
 
     Least squares shrink addresses, so they are taken larger.
     """
-    return [1.5 * at.address(cue) for cue in likely(y, mask, at.model.config.binary)]
+    return [1.5 * at.find(cue) for cue in likely(y, mask, at.binary)]
 
 
 def likely(

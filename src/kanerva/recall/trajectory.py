@@ -7,15 +7,15 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from .. import checks
+from ..support import checks
 
 
 class Snapshot(NamedTuple):
     """Where all cues are after a step, with the energy of x and w together."""
 
     x: Float[Tensor, "*b Q c h w"]
-    w: Float[Tensor, "*b Q K"]
-    energy: Float[Tensor, "*b Q"]
+    w: Float[Tensor, "*b Q K"] = None  # type: ignore[assignment]  # some models have none, and their paths say so
+    energy: Float[Tensor, "*b Q"] = None  # type: ignore[assignment]
     certified: Bool[Tensor, "*b Q"] | None = None
     """Where x is surely the stored image of the cue, to the last pixel; None where nobody has looked."""
 
@@ -48,10 +48,6 @@ class Snapshot(NamedTuple):
                 for a, b in zip(self, mixed, strict=True)
             )  # type: ignore[arg-type]
         )
-
-    def unflatten(self, axes: tuple[int, ...]) -> "Snapshot":
-        """The same with these axes in the place of the first two."""
-        return Snapshot(*(None if a is None else a.reshape(*axes, *a.shape[2:]) for a in self))  # type: ignore[arg-type]
 
 
 class Recall(NamedTuple):
@@ -90,5 +86,6 @@ def follow(path: Iterator[Snapshot], steps: int, callback: Callback | None) -> R
         if callback is not None:
             callback(number, after)
     made += made[-1:] * (steps - len(made))
-    x, w, energy = (torch.stack(parts) for parts in zip(*(step[:3] for step in made), strict=True))
-    return Recall(x, w, energy, made[-1].certified)
+    both = [step.w for step in made], [step.energy for step in made]
+    w, energy = (None if parts[0] is None else torch.stack(parts) for parts in both)
+    return Recall(torch.stack([step.x for step in made]), w, energy, made[-1].certified)

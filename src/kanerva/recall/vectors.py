@@ -15,20 +15,17 @@ codec does for images, and with it the dynamics and the search of recall.frame r
 """
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .. import checks, linalg
-from ..memory import MemoryState
+from ..memory import MemoryState, inverse, moments
+from ..support import linalg
 from . import frame
 from .frame import EXACT, STEP, Frames
-
-if TYPE_CHECKING:
-    from ..nn import Memory, Parameters
+from .retriever import Cue, Hyper, Retriever
 
 Valid = Callable[[Tensor], Tensor]
 
@@ -100,13 +97,13 @@ def likeliest(
 
 
 def settle(
-    owner: "Memory", frames: Frames, of: Source, z: Float[Tensor, "B Q C"], valid: Valid, steps: int
+    hyper: Hyper, frames: Frames, of: Source, z: Float[Tensor, "B Q C"], valid: Valid, steps: int
 ) -> Float[Tensor, "B Q C"]:
     """Go from estimates to valid vectors that the memory holds; of those passed, the ones that it holds best.
 
     Framed: z ← z + β ( valid(2 P(z) − z) − P(z) ), P the projection on the frame; else z ← valid(read(z)).
     """
-    G, noise_var = of.G.to(z), owner.noise_var
+    G, noise_var = of.G.to(z), hyper.noise_var
     A = linalg.ridge(G @ G.mT, noise_var)
     whole = (frames.codes @ frames.back).to(z)
     best = applied(valid, z)
@@ -143,10 +140,9 @@ def applied(valid: Valid, z: Float[Tensor, "*b C"]) -> Float[Tensor, "*b C"]:
     return x.to(z)
 
 
-@checks.full_precision
 @torch.no_grad()
 def recall(
-    owner: "Memory",
+    hyper: Hyper,
     state: MemoryState,
     y: Float[Tensor, "B Q C"],
     known: Bool[Tensor, "B Q C"],
@@ -156,10 +152,10 @@ def recall(
     exact: bool,
 ) -> Float[Tensor, "B Q C"]:
     """The codes that cues are of, with one batch axis."""
-    frames = Frames.of(owner, state)
-    of = source(frames, state, owner.noise_var, exact)
+    frames = Frames.of(hyper, state)
+    of = source(frames, state, hyper.noise_var, exact)
     z = estimate(of, y, known, cue_var).to(state.R)
-    return z if valid is None else settle(owner, frames, of, z, valid, steps)
+    return z if valid is None else settle(hyper, frames, of, z, valid, steps)
 
 
 class Found(NamedTuple):
@@ -171,18 +167,23 @@ class Found(NamedTuple):
         return self.mean
 
 
-class Images:
-    """Valid vectors as images of one row and one channel, which a memory holds as they are: for frame.Search."""
+def images(hyper: Hyper, state: MemoryState, valid: Valid) -> Retriever:
+    """Valid vectors as images of one row and one channel, which memories hold as they are: for frame.Search."""
 
-    def __init__(self, owner: "Parameters", valid: Valid) -> None:
-        self.owner, self.valid, self.like = owner, valid, owner.R0
-        K, C = owner.R0.shape
-        self.config = SimpleNamespace(rows=K, code=C, image=(1, 1, C), binary=False)
-        self.R0, self.prior_var, self.noise_var = owner.R0, owner.prior_var, owner.noise_var
-        self.check_memory = owner.check_memory
+    def encode(x: Float[Tensor, "*b 1 1 C"]) -> Cue:
+        z = x.flatten(-3)
+        return Cue(z, z)
 
-    def encode(self, x: Float[Tensor, "*b 1 1 C"]) -> Float[Tensor, "*b C"]:
-        return x.flatten(-3)
-
-    def decode(self, z: Float[Tensor, "*b C"]) -> Found:
-        return Found(applied(self.valid, z)[..., None, None, :])
+    return Retriever(
+        state,
+        hyper,
+        hyper.noise_var,
+        inverse(state, hyper.noise_var),
+        encode,
+        lambda e: moments.infer(e.seen, state, hyper.noise_var),
+        lambda w: moments.spread(w, state, hyper.noise_var, inverse(state, hyper.noise_var)),
+        lambda z: Found(applied(valid, z)[..., None, None, :]),  # type: ignore[arg-type, return-value]
+        False,
+        (1, 1, hyper.R0.shape[-1]),
+        lambda other: images(hyper, other, valid),
+    )

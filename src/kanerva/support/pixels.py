@@ -53,7 +53,8 @@ def ink_of(
     ink: dark, light, or auto: whatever there is less of.
     """
     ink = ("dark" if float(levels.mean()) > 127.5 else "light") if ink == "auto" else ink
-    return (255 - levels if ink == "dark" else levels) / np.float32(255), ink
+    share = (255 - levels if ink == "dark" else levels) / np.float32(255)
+    return share.astype(np.float32, copy=False), ink
 
 
 def of_picture(

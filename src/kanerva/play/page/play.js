@@ -847,8 +847,8 @@ function write_code() {
   }[$("dreams").value];
   const damage = app.model.binary ? "flips" : "noise";
   $("code-map").textContent =
-    written.replace("import kanerva\n", "import kanerva\nfrom kanerva.experiments.basins import landscape, through\nfrom kanerva.recall.reader import Reader\n") +
-    `w = Reader.of(model, state).address(x[[${app.three.length === 3 ? app.three.map((j) => Math.min(j, +$("count").value - 1)).join(", ") : "0, 1, 2"}]])\nplane = through(w)\nside = torch.linspace(-2, 8, ${$("grid").value})\nenergy = landscape(model, state, plane.at(torch.cartesian_prod(side, side)))\n` +
+    written.replace("import kanerva\n", "import kanerva\nfrom kanerva.lab.plane import landscape, through\n") +
+    `w = model.retriever(state).find(x[[${app.three.length === 3 ? app.three.map((j) => Math.min(j, +$("count").value - 1)).join(", ") : "0, 1, 2"}]])\nplane = through(w)\nside = torch.linspace(-2, 8, ${$("grid").value})\nenergy = landscape(model, state, plane.at(torch.cartesian_prod(side, side)))\n` +
     `cue = kanerva.data.${damage}(x[${app.three[0] ?? 0}:${(app.three[0] ?? 0) + 1}], ${+$("map-amount").value}).x\npath = plane.place(model.recall(state, cue, ${method($("map-method").value)}).w[:, 0])`;
 }
 

@@ -1,0 +1,361 @@
+"""The door: what a public function or method does before and after its work.
+
+    @public
+    def read(state: MemoryState, w: Float[Tensor, "*#b T K"]) -> Float[Tensor, "*#b T C"]: ...
+
+The annotation is the check. Types, shapes, dtypes and devices of all arguments must fit together; what a shape
+cannot say stands beside it as a rule, `Annotated[float, positive]` (checks.py has the rules). Only the outermost
+call is checked: functions that it calls trust it. A method of an object with `sizes` (axes that it knows by name)
+and `like` (a tensor whose dtype and device arguments must have) is checked against these too.
+
+With `public(flat=True)` tensors and memories get one batch axis on the way in, and results their batch axes back.
+Inside torch.compile nothing is checked; axes are still flattened, where flattening twice does no harm.
+"""
+
+import contextvars
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from typing import Annotated, Any, NamedTuple, ParamSpec, TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import AbstractArray
+from torch import Tensor
+
+from . import checks
+from .linalg import together
+
+P = ParamSpec("P")
+Out = TypeVar("Out")
+HALF = (torch.bfloat16, torch.float16)
+DTYPES = {"Float": (torch.float32, torch.float64), "Bool": (torch.bool,), "Int64": (torch.int64,)}
+CALLABLE: Any = typing.get_origin(Callable[..., Any])
+NUMBERS: dict[Any, tuple[type, ...]] = {float: (float, int, np.number), int: (int, np.integer)}
+_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("inside", default=False)
+
+
+class Part(NamedTuple):
+    """What an annotation says of an argument, or of a field of one ("state.U")."""
+
+    name: str
+    kinds: tuple[type, ...]
+    dtypes: tuple[torch.dtype, ...]
+    axes: tuple[str, ...]
+    rules: tuple[checks.Rule, ...]
+    hint: str
+    """What to say of the usual cause where something else came."""
+
+    @property
+    def wanted(self) -> str:
+        """What should have come, for an error."""
+        if float in self.kinds:
+            return "one positive, finite number (a float or a tensor of shape ())" if self.dtypes else "a number"
+        if self.dtypes:
+            return f"a tensor of shape {self.shape}"
+        if int in self.kinds:
+            return "a whole number"
+        return " or ".join(named(kind) for kind in self.kinds if kind is not types.NoneType)
+
+    @property
+    def shape(self) -> str:
+        return self.shaped({})
+
+    def shaped(self, sizes: dict[str, Any]) -> str:
+        """The axes, with their sizes as far as these are known."""
+        names = [axis.strip("#").replace("*#", "*").replace("...", "…") for axis in self.axes]
+        return f"({', '.join(str(sizes.get(name, name)) for name in names)}{',' * (len(names) == 1)})"
+
+
+def named(kind: type) -> str:
+    """A type as an error names it, with the fields of a NamedTuple."""
+    if kind is CALLABLE:
+        return "a function"
+    return f"a {kind.__name__}({', '.join(kind._fields)})" if hasattr(kind, "_fields") else f"a {kind.__name__}"
+
+
+class Plan(NamedTuple):
+    """A signature, read once."""
+
+    signature: inspect.Signature
+    defaults: dict[str, Any]
+    parts: tuple[Part, ...]
+    paths: tuple[tuple[str, str], ...]
+    calls_back: tuple[str, ...]
+    result: Any
+    fit: Callable[..., "tuple[dict[str, int], torch.dtype, torch.device]"]
+
+
+@typing.overload
+def public(function: Callable[P, Out]) -> Callable[P, Out]: ...
+@typing.overload
+def public(*, flat: bool = ..., fold: bool = ...) -> Callable[[Callable[P, Out]], Callable[P, Out]]: ...
+def public(function: Any = None, *, flat: bool = False, fold: bool = False) -> Any:
+    """Check the arguments of an outermost call against their annotations; calls from inside are trusted.
+
+    flat: give tensors one batch axis. fold: where x has batch axes and the memory has none, they become more of x.
+    """
+    if function is None:
+        return functools.partial(public, flat=flat, fold=fold)
+    method = next(iter(inspect.signature(function).parameters), "") == "self"
+    full = checks.full_precision(function)
+
+    @functools.wraps(function)
+    def door(*args: Any, **kwargs: Any) -> Any:
+        tracing = torch.compiler.is_compiling()
+        if (tracing and not flat) or (not tracing and _inside.get()):
+            return function(*args, **kwargs)
+        owner = args[0] if method else None
+        kind: Any = type(owner) if method else None
+        plan = read(function, kind)
+        given = plan.defaults | dict(zip(plan.defaults, args[method:], strict=False)) | kwargs
+        if not tracing:
+            check(plan, given, owner, args, kwargs)
+        axes = flatten_all(plan, given, fold) if flat else Axes(())
+        if tracing:
+            return restore(full(*args[:method], **given), plan.result, axes)
+        for name in plan.calls_back:
+            if given[name] is not None:
+                given[name] = outside(given[name], axes if flat else None)
+        token = _inside.set(True)
+        try:
+            made = full(*args[:method], **given)
+        finally:
+            _inside.reset(token)
+        return restore(made, plan.result, axes) if flat else made
+
+    return door
+
+
+@functools.cache
+def read(function: Any, owner: Any) -> Plan:
+    """The plan of a function; of a method, for one class. An argument `state` of any type is the class's State."""
+    signature, hints = inspect.signature(function), typing.get_type_hints(function, include_extras=True)
+    defaults = {name: p.default for name, p in signature.parameters.items() if name != "self"}
+    if hints.get("state") is Any and hasattr(owner, "State"):
+        optional = defaults["state"] is None
+        hints["state"] = owner.State | None if optional else owner.State
+    parts = [part for name in defaults if name in hints for part in parse(name, hints[name])]
+    # a memory says which sizes, dtype and device the rest must have; numbers come last
+    parts.sort(key=lambda part: 0 if "." in part.name or hasattr(part.kinds[0], "_fields") else 2 - bool(part.axes))
+    paths = tuple(part.name.partition(".")[::2] for part in parts)
+    calls_back = tuple(name for name in defaults if CALLABLE in unfold(hints.get(name))[0])
+    fit = functools.lru_cache(maxsize=256)(functools.partial(layout, parts))  # what looks alike is judged once
+    return Plan(signature, defaults, tuple(parts), paths, calls_back, hints.get("return"), fit)
+
+
+def parse(name: str, hint: Any) -> Iterator[Part]:
+    """The parts of an annotation: one, and those of its fields if it is a NamedTuple."""
+    kinds, rules = unfold(hint)
+    arrays: list[Any] = [kind for kind in kinds if issubclass(kind, AbstractArray)]
+    dtypes = sum((DTYPES[array.dtype.__name__] for array in arrays), ())
+    axes = tuple(arrays[0].dim_str.split()) if arrays else ()
+    struct = next((kind for kind in kinds if hasattr(kind, "_fields")), None)
+    hint_of = getattr(struct, "hint", "")
+    if checks.any_float in rules:
+        dtypes += HALF
+    if arrays and not rules and dtypes == DTYPES["Float"]:
+        rules = (checks.finite,)
+    yield Part(name, kinds, dtypes, axes, rules, hint_of)
+    if struct is not None:
+        for field, inner in typing.get_type_hints(struct, include_extras=True).items():
+            yield from parse(f"{name}.{field}", inner | None if types.NoneType in kinds else inner)
+
+
+def unfold(hint: Any) -> tuple[tuple[type, ...], tuple[checks.Rule, ...]]:
+    """The types that an annotation allows, and the rules beside them."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return unfold(args[0])[0], unfold(args[0])[1] + args[1:]
+    if origin is typing.Literal:
+        return tuple({type(value) for value in args}), (checks.one_of(*args),)
+    if origin in (typing.Union, types.UnionType):
+        kinds, rules = zip(*map(unfold, args), strict=True)
+        return sum(kinds, ()), sum(rules, ())
+    if hint is Any or isinstance(hint, TypeVar):
+        return (object,), ()
+    return NUMBERS.get(hint, (origin or hint,)), ()
+
+
+def check(plan: Plan, given: dict[str, Any], owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that do not fit; no value is read before all shapes fit together."""
+    if len(args) - (owner is not None) > len(plan.defaults) or kwargs.keys() - plan.defaults.keys():
+        plan.signature.bind(*args, **kwargs)  # Python says what is too much
+    values = [getattr(given[name], field, None) if field else given[name] for name, field in plan.paths]
+    looks = [(x.shape, x.dtype, x.device, x.layout) if isinstance(x, Tensor) else type(x) for x in values]
+    known: tuple[Any, ...] = ()
+    if hasattr(owner, "sizes"):
+        known = (type(owner).__name__, owner.like.dtype, owner.like.device, *owner.sizes.items())
+    try:
+        sizes, dtype, device = plan.fit(known, *looks)
+    except (TypeError, ValueError) as error:
+        plan.signature.bind(*args, **kwargs)  # where an argument is missing, Python says so
+        raise error from None
+    call = checks.Call(owner, given, sizes, dtype, device, checks.deep_on(device))
+    for part, x in zip(plan.parts, values, strict=True):
+        if x is not None:
+            for rule in part.rules:
+                rule(part.name, x, call)
+
+
+Look = Any
+"""(shape, dtype, device, layout) of a tensor, the type of anything else."""
+
+
+def layout(
+    parts: list[Part], known: tuple[Any, ...], *came: Look
+) -> tuple[dict[str, int], torch.dtype, torch.device]:
+    """Judge types, and shapes, dtypes and devices of tensors. Batch axes of one name broadcast."""
+    sizes: dict[str, tuple[int, str]] = {}
+    like: tuple[str, torch.dtype, torch.device] | None = None
+    if known:
+        who, dtype, device, *own = known
+        like, sizes = (f"the {who}", dtype, device), {name: (size, f"the {who}") for name, size in own}
+    own_sizes = {name: size for name, (size, _) in sizes.items()}
+    batches: dict[str, dict[str, tuple[int, ...]]] = {}
+    for part, x in zip(parts, came, strict=True):
+        name, wanted = part.name, f"{part.name}: expected {part.wanted}"
+        if isinstance(x, type):
+            if x is types.NoneType and "." in name and types.NoneType in part.kinds:
+                continue
+            if not issubclass(x, part.kinds) or (x is bool and bool not in part.kinds and object not in part.kinds):
+                raise TypeError(f"{wanted}, got {x.__name__}{part.hint or as_tensor(part)}")
+            continue
+        if not part.dtypes:
+            if object in part.kinds or Tensor in part.kinds:
+                continue
+            raise TypeError(f"{wanted}, got a tensor{part.hint}")
+        shape, dtype, device, laid_out = x
+        if laid_out is not torch.strided:
+            raise TypeError(f"{name}: expected a dense tensor, got one of {laid_out}; {name}.to_dense() makes one")
+        named = [axis for axis in part.axes if axis[0] not in "*."]
+        real = dtype.is_floating_point and not (dtype in HALF and checks.any_float in part.rules)
+        if like is not None and real and dtype in part.dtypes and dtype != like[1]:
+            raise TypeError(f"{name}: expected {like[1]} like {like[0]}, got {dtype}; .to(dtype) converts it")
+        if dtype not in part.dtypes:
+            said = " or ".join(str(d) for d in dict.fromkeys(part.dtypes))
+            raise TypeError(f"{name}: expected {said}, got {dtype}; {name}.to(dtype) converts it")
+        if like is not None and device != like[2]:
+            raise ValueError(
+                f"{name}: expected device {like[2]} like {like[0]}, got {device}; .to(device) moves it"
+            )
+        if like is None and real:
+            like = (name, dtype, device)
+        split = len(shape) - len(named)
+        if split < 0 or (split and len(named) == len(part.axes)):
+            few = f", which has too few axes; {name}[None] adds one" if split < 0 else ""
+            shaped = f"shape {part.shaped(own_sizes)}" if part.axes else part.wanted
+            raise ValueError(f"{name}: expected {shaped}, got shape {tuple(shape)}{few}")
+        for axis, size in zip(named, shape[split:], strict=True):
+            if axis.isdigit():
+                want, who = int(axis), "always"
+            elif axis[0] == "#" and size == 1:
+                continue
+            else:
+                want, who = sizes.setdefault(axis.strip("#"), (size, name))
+            if size != want:
+                said = (
+                    f"{name}: expected shape {part.shaped(own_sizes)} with {axis.strip('#')} = {want} as in {who}"
+                )
+                usual = "; usual cause: a memory that another model has written" * ("." in name and bool(known))
+                raise ValueError(f"{said}, got {tuple(shape)}{usual}")
+        if part.axes and part.axes[0][0] == "*":
+            batches.setdefault(part.axes[0].strip("*#"), {})[name] = tuple(shape[:split])
+    for found in batches.values():
+        if any(len({*column} - {1}) > 1 for column in zip_longest(*(s[::-1] for s in found.values()), fillvalue=1)):
+            said = ", ".join(f"{shape} of {name}" for name, shape in found.items())
+            raise ValueError(f"batch axes: expected shapes that broadcast, got {said}")
+    plain = {name: size for name, (size, _) in sizes.items()}
+    return plain, (like[1] if like else torch.get_default_dtype()), (like[2] if like else torch.device("cpu"))
+
+
+def as_tensor(part: Part) -> str:
+    return "; torch.as_tensor makes one" if part.dtypes and part.axes else ""
+
+
+class Axes(NamedTuple):
+    """The batch axes that stand for one, and how many cues each had if these axes were folded into theirs."""
+
+    batch: tuple[int, ...]
+    folded: int | None = None
+
+
+def flatten_all(plan: Plan, given: dict[str, Any], fold: bool) -> Axes:
+    """Give every tensor that has batch axes one in their place; returns the axes that they had together."""
+    found: list[tuple[str, str, int, Tensor]] = []
+    for part, (name, field) in zip(plan.parts, plan.paths, strict=True):
+        x = getattr(given[name], field, None) if field else given[name]
+        if isinstance(x, Tensor) and part.axes and part.axes[0] in ("*b", "*#b", "..."):
+            last = len(part.axes) - 1
+            if part.axes[0] == "...":  # of any leading axes that fit the images
+                last, x = next((n, x.to(y.dtype).expand_as(y)) for m, _, n, y in found if m == "x")
+            found.append((name, field, last, x))
+    batch = tuple(given.get("batch", ()))
+    if found:
+        batch = together(*(x.shape[: x.ndim - last] for _, _, last, x in found))
+    axes = Axes(batch)
+    if fold and len(batch) and all(x.ndim == last for _, field, last, x in found if field):
+        axes = Axes(batch, next(x.shape[-last] for name, _, last, x in found if name == "x"))
+        found = [one if one[1] else (*one[:3], one[3].flatten(0, -one[2])) for one in found]
+        batch = (1,)
+    for name, field, last, x in found:
+        flat = flatten(x, last, batch)
+        given[name] = given[name]._replace(**{field: flat}) if field else flat
+    if "batch" in given:
+        given["batch"] = (torch.Size(batch).numel(),)
+    return axes
+
+
+def flatten(x: Tensor, last: int, batch: tuple[int, ...]) -> Tensor:
+    """A tensor with one batch axis in place of those that it will share; autograd may keep it."""
+    if not torch.compiler.is_compiling() and x.is_inference() and not torch.is_inference_mode_enabled():
+        x = x.clone()
+    shape = x.shape[x.ndim - last :]
+    return x.expand((*batch, *shape)).reshape(torch.Size(batch).numel(), *shape)
+
+
+@functools.cache
+def fields(kind: Any) -> dict[str, Any]:
+    """The annotations of a NamedTuple's fields."""
+    return typing.get_type_hints(kind)
+
+
+def restore(value: Any, hint: Any, axes: Axes) -> Any:
+    """The batch axes again, in what a function gives: a tensor, or tensors in a NamedTuple, a list or a dict."""
+    if isinstance(value, list):
+        return [restore(one, None, axes) for one in value]
+    if isinstance(value, dict):
+        return {name: restore(x, typing.get_args(hint)[1], axes) for name, x in value.items()}
+    if hasattr(value, "_fields"):
+        kind: Any = type(value)
+        hints = fields(kind)
+        return type(value)(*(restore(x, hints[name], axes) for name, x in zip(value._fields, value, strict=True)))
+    if not isinstance(value, Tensor):
+        return value
+    arrays: list[Any] = [
+        kind for kind in unfold(hint)[0] if inspect.isclass(kind) and issubclass(kind, AbstractArray)
+    ]
+    names = arrays[0].dim_str.split() if arrays else []
+    at = next((i for i, axis in enumerate(names) if axis[0] == "*"), None)
+    if at is None:
+        return value
+    before, after = tuple(value.shape[:at]), tuple(value.shape[at + 1 :])
+    if axes.folded is not None:
+        after = (axes.folded, *after[1:])
+    return value.reshape((*before, *axes.batch, *after))
+
+
+def outside(function: Callable[..., Any], axes: Axes | None) -> Callable[..., Any]:
+    """A user's function, called from inside: what it calls is checked again, and sees its own batch axes."""
+
+    def run(*args: Any) -> Any:
+        token = _inside.set(False)
+        try:
+            return function(*(args if axes is None else (restore(x, None, axes) for x in args)))
+        finally:
+            _inside.reset(token)
+
+    return run
