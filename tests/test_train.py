@@ -674,7 +674,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(storage, "save", save)
+    monkeypatch.setattr("kanerva.training.run.save", save)
     with pytest.raises(OSError, match=r"No space left on device: .*last.safetensors could not be written"):
         kanerva.train(config, tmp_path / "run")
     monkeypatch.undo()
