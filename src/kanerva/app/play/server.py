@@ -118,6 +118,7 @@ class Playground:
         first = self.steps.ask(both.begin, session, body)
 
         async def events() -> AsyncIterator[Answer]:
+            last: Answer = {"event": "stopped"}
             async for last in closing(first):
                 if last["event"] != "done" or None not in last["columns"]:
                     yield last
