@@ -187,35 +187,25 @@ def figures(models: list[dict[str, Any]]) -> dict[str, Figure]:
 
 
 def recovery(result: dict[str, Any]) -> Figure:
-    """The shares of cues that end nearest to the right image, at it, and at nothing, against noise and load."""
+    """The shares of cues that end nearest to the right image, and at it, against noise and load."""
     figure = Figure(figsize=(8, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, part in ((left, result["noise"]), (right, result["loads"])):
+    unit = "share of bits flipped" if result["binary"] else "standard deviation of noise"
+    labels = {unit: "noise", f"images in memory; {noise(result)}": "loads"}
+    reached = f"within {100 * result['near']:g} % of {'pixels' if result['binary'] else 'the range'} of it"
+    for axes, (label, name) in zip(figure.subplots(1, 2, sharey=True), labels.items(), strict=True):
+        part = result[name]
         for method, look in looks(name for name in part if name != "x").items():
-            shares(axes, part, method, look, result)
-    left.set_xlabel("share of bits flipped" if result["binary"] else "standard deviation of noise")
-    right.set_xlabel(f"images in memory; {noise(result)}")
-    right.set_xticks(result["loads"]["x"])
-    left.set_ylim(0, 1.03)
-    left.set_title("share of cues, by noise")
-    right.set_title("share of cues, by load")
-    left.yaxis.set_major_formatter(PercentFormatter(1))
-    if result["binary"]:
-        left.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            curve(axes, part["x"], part[method]["right"], f"{method}: nearest to the right image", look)
+            curve(axes, part["x"], part[method]["near"], f"{method}: {reached}", look, ls="--")
+        axes.set(xlabel=label, ylim=(0, 1.03))
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    figure.axes[0].set_ylabel("share of cues")
     legend(figure, columns=2)
     return figure
 
 
 def noise(result: dict[str, Any]) -> str:
     return f"{100 * result['level']:g} % flips" if result["binary"] else f"noise {result['level']:g}"
-
-
-def shares(axes: Axes, part: dict[str, Any], method: str, look: tuple[str, str], result: dict[str, Any]) -> None:
-    """Three lines for a method."""
-    reached = f"within {100 * result['near']:g} % of {'pixels' if result['binary'] else 'the range'} of"
-    texts = {"right": "nearest to the right image", "near": f"and {reached} it", "blank": "blank"}
-    for (key, text), line in zip(texts.items(), ("-", "--", ":"), strict=True):
-        curve(axes, part["x"], part[method][key], f"{method}: {text}", look, ls=line)
 
 
 def contours(result: dict[str, Any]) -> Figure | None:
@@ -235,7 +225,10 @@ def contours(result: dict[str, Any]) -> Figure | None:
         landmarks(axes, part["lowest"], middle, "x", "lowest point of the slice")
         landmarks(axes, part["stored"], middle, "*", "stored images")
         for path in paths:
-            arrows(axes, path["places"], colours[method][0], part["across"][-1] - part["across"][0])
+            x, y = np.array(path["places"]).T
+            axes.plot(x, y, ".-", color=colours[method][0], lw=1.2)
+            axes.plot(x[0], y[0], "o", color=colours[method][0], mfc="white", ms=5, label="cue")
+            axes.plot(x[-1], y[-1], "o", color=colours[method][0], ms=5, label="end of recall")
         ends = ", ".join(f"{path['outside'][-1]:.1f}" for path in paths)
         axes.set_title(f"{method}, from {noise(result)}\npaths end {ends} from the plane")
         axes.set_xlabel(f"along the plane; stored images lie {np.mean(part['sides']):.1f} apart")
@@ -244,18 +237,6 @@ def contours(result: dict[str, Any]) -> Figure | None:
     figure.colorbar(filled, ax=both, label="energy at the mode, nats", shrink=0.8)
     legend(figure, columns=4)
     return figure
-
-
-def arrows(axes: Axes, places: list[list[float]], colour: str, size: float) -> None:
-    """A path from its cue to its end, with an arrow on every step that is long enough to carry one."""
-    x, y = np.array(places).T
-    axes.plot(x, y, color=colour, lw=1.2)
-    style = {"arrowstyle": "-|>", "color": colour, "lw": 1.2, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
-    for i in range(len(x) - 1):
-        if np.hypot(x[i + 1] - x[i], y[i + 1] - y[i]) > 0.03 * size:
-            axes.annotate("", (x[i + 1], y[i + 1]), (x[i], y[i]), arrowprops=style)
-    axes.plot(x[0], y[0], "o", color=colour, mfc="white", ms=5, label="cue")
-    axes.plot(x[-1], y[-1], "o", color=colour, ms=5, label="end of recall")
 
 
 def landmarks(axes: Axes, points: dict[str, Any], middle: Any, marker: str, label: str) -> None:
