@@ -105,14 +105,22 @@ def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
     return {**found.about, "parameters": found.parameters, "learned": learned, "file": path.name}
 
 
+def text(path: Path, missing: list[str], note: str = "") -> str:
+    """What is in a file; empty where it cannot be read, which is noted."""
+    try:
+        return contents(path).decode("utf-8", "replace")
+    except FileNotFoundError:
+        missing.append(f"{path}: no such file{note}")
+    except (OSError, ValueError) as error:
+        missing.append(f"{path}: could not be read ({error}){note}")
+    return ""
+
+
 def read(path: Path, missing: list[str]) -> dict[str, Any]:
     """A file with a JSON object in it; an empty one where there is none."""
     try:
-        data = plain.loads(contents(path))
-    except FileNotFoundError:
-        missing.append(f"{path}: no such file")
-        return {}
-    except (OSError, ValueError) as error:
+        data = plain.loads(text(path, missing) or "{}")
+    except ValueError as error:
         missing.append(f"{path}: could not be read ({error})")
         return {}
     return data if isinstance(data, dict) else {}
@@ -120,16 +128,8 @@ def read(path: Path, missing: list[str]) -> dict[str, Any]:
 
 def lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; one that was cut short by a crash is left out."""
-    if not path.is_file():
-        missing.append(f"{path}: no such file, so there is no training curve")
-        return []
-    try:
-        text = contents(path).decode("utf-8", "replace")
-    except (OSError, ValueError) as error:
-        missing.append(f"{path}: could not be read ({error}), so there is no training curve")
-        return []
     found = []
-    for line in text.splitlines():
+    for line in text(path, missing, ", so there is no training curve").splitlines():
         with contextlib.suppress(ValueError):
             found.append(plain.loads(line))
     return [line for line in found if isinstance(line, dict)]

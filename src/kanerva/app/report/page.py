@@ -65,7 +65,7 @@ def digest(text: str) -> str:
 def download(tree: Any) -> str:
     """JSON as an address that holds all of it."""
     text = json.dumps(tree, ensure_ascii=False, default=str)
-    return f"data:application/json;base64,{base64.b64encode(text.encode('utf-8', 'replace')).decode()}"
+    return figures.embed(text.encode("utf-8", "replace"), "application/json")
 
 
 def indented(tree: Any) -> str:
@@ -196,13 +196,12 @@ def curve(material: Material) -> str | None:
         return None
 
 
-def gallery(material: Material) -> dict[str, list[figures.Strip]]:
+def gallery(material: Material) -> dict[str, Any]:
     """Pictures to begin with: stored images, cues, and what was recalled, model by model."""
     for results in material.results:
         with contextlib.suppress(Exception):  # results of another version may hold anything
             return {
-                show(model.get("name")): list(figures.strips(model["result"]["pictures"]))
-                for model in results.models
+                show(model.get("name")): figures.strips(model["result"]["pictures"]) for model in results.models
             }
     return {}
 
@@ -264,5 +263,5 @@ def drawn(results: Results) -> list[str]:
     found = []
     for file in files:
         with contextlib.suppress(OSError, ValueError):  # too large
-            found.append(figures.embed(contents(file), "png"))
+            found.append(figures.embed(contents(file), "image/png"))
     return found
