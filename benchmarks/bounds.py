@@ -207,7 +207,7 @@ def compared_fits(scores: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
     return found | {"vae - dkm": {key: summary(vae[key] - dkm[key]) for key in dkm}}
 
 
-def fitted() -> dict[str, Any]:
+def fitted(_: dict[str, Any]) -> dict[str, Any]:
     """Fit for both models, one process each."""
     with ProcessPoolExecutor(len(MODELS), multiprocessing.get_context("spawn")) as pool:
         scores = dict(zip(MODELS, pool.map(fits, MODELS), strict=True))
@@ -344,7 +344,7 @@ def compared(scores: dict[str, dict[str, Tensor]]) -> dict[str, Any]:
     }
 
 
-def classes() -> dict[str, Any]:
+def classes(_: dict[str, Any]) -> dict[str, Any]:
     """Score new images in memories of their classes, of none and of others."""
     written, read = new_halves()
     scores = {name: scored(loaded(place), written, read) for name, place in MODELS.items()}
@@ -355,8 +355,8 @@ def classes() -> dict[str, Any]:
 def main(question: str) -> None:
     """Answer one of the questions, and write its file."""
     out = ROOT / "results" / "evaluation" / f"{question}.json"
-    answers = {"fitted": fitted, "classes": classes, "rescaled": lambda: rescaled(json.loads(out.read_text()))}
-    found = {"command": f"python benchmarks/bounds.py {question}", **answers[question]()}
+    answers = {"fitted": fitted, "classes": classes, "rescaled": rescaled}
+    found = {"command": f"python benchmarks/bounds.py {question}", **answers[question](json.loads(out.read_text()))}
     print(json.dumps(found, indent=1))
     runner.save(out, found)
 

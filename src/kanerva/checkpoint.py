@@ -104,7 +104,7 @@ class Run:
         self.model.load_state_dict(weights)
         self.optimizer.load_state_dict(optimizer)
         self.step, self.best = step, best
-        self.best_step = found if isinstance(found := about.get("best_step"), int) else None
+        self.best_step = when if isinstance(when := about.get("best_step"), int) else None
         self.spent = seconds(about) or 0.0
 
     def _optimizer_state(self, tensors: dict[str, Tensor], path: Path, step: int) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ..data import ClassImages, corruption
 from ..lab.plane import MARGIN, landscape, through
 from ..models import DKM
 from ..recall import methods
-from ..recall.frame import Contents
+from ..recall.retriever import StoredImages
 from ..recall.trajectory import Snapshot
 from .pictures import pack, unpack, unpack_mask
 from .queue import Job, Work
@@ -208,7 +208,7 @@ def way(session: Session, body: Body, name: str) -> Way:
         session.inside.stop()
         known = session.inside.known if session.inside.contents is None else session.inside.contents.x
         if known is not None:
-            options["contents"] = Contents(known, known.new_zeros(len(known)))
+            options["contents"] = StoredImages(known, known.new_zeros(len(known)))
     return Way(chosen.method, options)
 
 
