@@ -84,7 +84,6 @@ def test_the_result_is_that_of_a_plain_loop() -> None:
         hits += right
     assert 0 < np.mean(hits) < 1
     assert found["steps"]["least-squares"]["wrong"]["mean"][-1] == pytest.approx(numbers["wrong"]["mean"])
-    assert np.shape(found["paths"]["descent"]) == (4, 3)
     assert found["cells"][0]["cue"]["wrong"]["mean"] == 0
     assert found["cells"][0]["nearest"]["right"]["mean"] == 1
 
@@ -108,7 +107,7 @@ def test_figures_are_drawn_from_the_file(config: DKMConfig) -> None:
 
 def test_a_model_without_energy_leaves_it_out() -> None:
     found = run(denoising, toy())
-    assert (found["kept"], found["stored"], found["paths"]) == (4 * 64, {}, {})
+    assert (found["kept"], found["stored"]) == (4 * 64, {})
     assert set(found["steps"]["copy"]) == {"wrong", "right", "blank"}
     assert all(cell["methods"]["copy"]["wrong"] == cell["cue"]["wrong"] for cell in found["cells"])
     rows = denoising.table(found).text().rows

@@ -179,12 +179,6 @@ def rises(energy: Float[Tensor, "S *b"]) -> Float[Tensor, "S *b"]:
     return rose
 
 
-def singles(paths: dict[str, Recall]) -> dict[str, list[list[float]]]:
-    """Energies of the first memory's cues, step by step, of paths that have any; 20 are enough for a figure."""
-    found = {method: path.energy for method, path in paths.items() if path.energy is not None}
-    return {method: energy[:, 0, :20].T.tolist() for method, energy in found.items()}
-
-
 def mean(values: Tensor) -> dict[str, float]:
     """Mean and standard error of one number per episode (the independent unit), over the first axis."""
     values = values.double().flatten(1).mean(1) if values.ndim > 1 else values.double()
