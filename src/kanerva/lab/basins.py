@@ -150,19 +150,11 @@ def energy_slice(
     points = torch.stack(torch.meshgrid(across, up, indexing="xy"), dim=-1)
     energy = landscape(model, state, plane.at(points))
 
-    def landmarks(places: Float[Tensor, "n 2"]) -> dict[str, Any]:
-        there = at.settle(plane.at(places))
-        return {"places": places.tolist(), "energy": there.energy.tolist(), "decoded": pack(there.x[None])}
-
     def paths(method: str) -> list[dict[str, Any]]:
         w = model.recall(state, cue, steps, method).w
         assert w is not None  # a DKM has weights
         return [
-            {
-                "places": plane.place(path).tolist(),
-                "outside": plane.outside(path).tolist(),
-                "energy": landscape(model, state, path).tolist(),
-            }
+            {"places": plane.place(path).tolist(), "outside": plane.outside(path).tolist()}
             for path in torch.cat([at.find(cue)[None], w]).unbind(1)
         ]
 
@@ -170,8 +162,7 @@ def energy_slice(
         "across": across.tolist(),
         "up": up.tolist(),
         "energy": [[round(e, 3) for e in row] for row in energy.tolist()],
-        "stored": landmarks(corners),
-        "lowest": landmarks(points.flatten(0, 1)[energy.argmin()][None]),
+        "stored": {"places": corners.tolist()},
         "images": pack(x[None, :3]),
         "sides": torch.pdist(w).tolist(),
         "paths": {method: paths(method) for method in recalls(model, chains=False)},
@@ -218,12 +209,10 @@ def contours(result: dict[str, Any]) -> Figure | None:
     part, colours = result["slice"], looks(result["slice"]["paths"])
     figure = Figure(figsize=(9, 4), layout="constrained")
     both = figure.subplots(1, len(part["paths"]), sharex=True, sharey=True, squeeze=False)[0]
-    middle = np.mean(part["stored"]["places"], 0)
     for axes, (method, paths) in zip(both, part["paths"].items(), strict=True):
         filled = axes.contourf(part["across"], part["up"], part["energy"], levels=24, cmap="Greys", alpha=0.6)
         axes.contour(part["across"], part["up"], part["energy"], levels=24, colors="0.4", linewidths=0.3)
-        landmarks(axes, part["lowest"], middle, "x", "lowest point of the slice")
-        landmarks(axes, part["stored"], middle, "*", "stored images")
+        stored(axes, np.array(part["stored"]["places"]), part["images"])
         for path in paths:
             x, y = np.array(path["places"]).T
             axes.plot(x, y, ".-", color=colours[method][0], lw=1.2)
@@ -239,17 +228,13 @@ def contours(result: dict[str, Any]) -> Figure | None:
     return figure
 
 
-def landmarks(axes: Axes, points: dict[str, Any], middle: Any, marker: str, label: str) -> None:
-    """Points of the plane, each with the image that the memory decodes there."""
-    packed = points["decoded"]
-    low, high = np.array([axes.get_xlim(), axes.get_ylim()]).T
-    for place, image in zip(np.array(points["places"]), unpack(packed)[0], strict=True):
-        style = {"mew": 0.5, "ms": 13} if marker == "*" else {"mew": 2, "ms": 7, "zorder": 5}  # above images
-        axes.plot(*place, marker, color=COLOURS[4], mec="black", label=label, **style)
+def stored(axes: Axes, places: Any, packed: dict[str, Any]) -> None:
+    """The addresses of stored images, each with its image beside it, away from the others."""
+    axes.plot(*places.T, "*", color=COLOURS[4], mec="black", mew=0.5, ms=13, label="stored images")
+    for place, image in zip(places, unpack(packed)[0], strict=True):
         picture = 1 - image[0] if packed["binary"] else image.transpose(1, 2, 0).squeeze()
-        way = (place - middle) / (np.linalg.norm(place - middle) + 1e-9)
-        end = place + 0.15 * way * (high - low)
-        way = np.where((low < end) & (end < high), way, -way)  # away from the others, but not over the edge
+        way = place - places.mean(0)
         inset = OffsetImage(picture, zoom=28 / picture.shape[0], cmap="gray", interpolation="nearest")
         inset.image.set_clim(0, 1)
-        axes.add_artist(AnnotationBbox(inset, place, xybox=28 * way, boxcoords="offset points", pad=0.1))
+        beside = 28 * way / (np.linalg.norm(way) + 1e-9)
+        axes.add_artist(AnnotationBbox(inset, place, xybox=beside, boxcoords="offset points", pad=0.1))

@@ -31,16 +31,14 @@ PLACES = ("image", "recall", "smooth")
 def run(who: Subject, seed: int = 0, *, length: int = 32, episodes: int = 8, steps: int = 100) -> dict[str, Any]:
     """Where recall by least squares goes from clean stored images, and whether it is stable there [app. E].
 
-    The proof assumes that a stored pattern is a minimum of the energy, hence a fixed point, and that no step raises
-    the energy. Here recall starts at each stored image: how far it moves, whether it stops (at a fixed point), goes
-    round (a cycle) or neither. Images that were never stored are the contrast; they are measured against the
-    nearest stored image.
+    The proof assumes that a stored pattern is a fixed point, and that no step raises the energy. Recall starts at
+    each stored image, and at images that were never stored, which are measured against the nearest stored one: how
+    far it moves, and whether it ends at a fixed point, in a cycle or in neither.
 
-    Stability is that of the smooth map w → address(encoder(mean p(x | decoder(Rᵀw)))): recall itself takes the
-    mode of binary images, which is piecewise constant, so that its derivative is zero wherever it has one. The
-    spectral radius of the smooth map's K×K Jacobian says whether small deviations die out (< 1). It is taken at the
-    address of the cue, at that of the image where recall ends, and where iterating the smooth map leads. Only the
-    last is a fixed point of the smooth map, but iteration leads away from unstable ones: alone it would flatter.
+    Stability is that of the smooth map w → address(encoder(mean p(x | decoder(Rᵀw)))), since the mode that recall
+    takes of binary images is piecewise constant. Below a spectral radius of 1 of its K×K Jacobian, small deviations
+    die out. It is taken at the address of the cue, at that of the image where recall ends, and where iterating the
+    smooth map leads. Only the last is a fixed point of it, but iteration leads away from unstable ones.
 
     length: Images stored.
     episodes: Memories, each of other images.
