@@ -68,14 +68,6 @@ def test_the_landscape_is_the_energy_at_the_mode_and_nothing_is_lower(
 
 
 @torch.no_grad()
-def test_of_a_gaussian_landscape_only_the_prior_is_left() -> None:
-    m, w = subject(COLOUR).model, normal(7, 4, dtype=torch.float32)
-    assert isinstance(m, DKM)
-    found = plane.landscape(m, m.write(images(COLOUR).images(torch.arange(5))), w) - w.square().sum(-1) / 2
-    torch.testing.assert_close(found, found[:1].expand(7), rtol=1e-5, atol=1e-4)
-
-
-@torch.no_grad()
 def test_the_slice_is_that_plane(written: tuple[DKM, torch.Tensor, MemoryState]) -> None:
     m, x, state = written
     found = basins.energy_slice(m, x, 1 - x[:3], 2, 7)

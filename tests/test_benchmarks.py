@@ -5,7 +5,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -48,14 +47,6 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert found["fast"]["seconds"] == 3.5
     assert found["fast"]["quartiles"] == [1.75, 6.0]
     assert found["reference"]["faster_than"] == {}
-
-
-@pytest.mark.parametrize("a", [0.0, 1.0, 2.5])
-def test_exponent_of_the_upper_half(a: float) -> None:
-    """A constant cost below x = 32 does not count."""
-    x = np.array([1, 2, 4, 8, 16, 32, 64, 128])
-    seconds = 3e-6 * np.maximum(x, 16.0) ** a
-    assert timing.exponent(x.tolist(), seconds.tolist()) == pytest.approx(a, abs=1e-9)
 
 
 @pytest.mark.parametrize("masked", [False, True])

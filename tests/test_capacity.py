@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 
+from cases import generator
 from kanerva import DKM, evaluate, memory
 from kanerva.data import episodes
 from kanerva.lab import capacity
-from trials import COLOUR, SMALL, drawn, generator, images, run, subject, toy
+from trials import COLOUR, SMALL, drawn, images, run, subject, toy
 
 SIZES: dict[str, Any] = {"lengths": (3, 6), "classes": (2, 3), "episodes": 5}
 

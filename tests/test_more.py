@@ -30,16 +30,6 @@ def test_draws_have_the_mean_and_the_covariance_of_the_examples_weights() -> Non
     assert apart.max() < 5 * (2 / 20_000) ** 0.5
 
 
-def test_every_memory_of_a_batch_has_draws_of_its_own() -> None:
-    m, x = written()
-    both = torch.stack([x, 1 - x])
-    with torch.no_grad():
-        state = m.write(both)
-        found = m.more(state, both, 3, generator())
-        assert found.x.shape == (1, 2, 3, *m.config.image)
-        assert torch.equal(found.x, m.more(state, both, 3, generator()).x)
-
-
 def test_one_example_has_no_spread() -> None:
     m, x = written()
     with pytest.raises(ValueError, match="x: expected at least 2 images, whose spread new ones have, got 1"):

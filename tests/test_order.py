@@ -11,9 +11,10 @@ from torch.distributions import MultivariateNormal, kl_divergence
 import order
 import trials
 from cases import case as random_case
+from cases import generator
 from kanerva import DKM, DKMConfig, memory
-from order import Case, change, compare, draw, nats, staleness, write
-from trials import SMALL, drawn, generator, run, subject
+from order import Case, compare, draw, nats, staleness, write
+from trials import SMALL, drawn, run, subject
 
 
 def model(config: DKMConfig = SMALL) -> DKM:
@@ -123,15 +124,6 @@ def test_what_is_out_of_date_is_a_divergence() -> None:
     one = [x[None, None] for x in (w, best)]
     exact = staleness(*one, type(state)(*(x[None, None] for x in state)), noise_var)
     torch.testing.assert_close(exact[0, 0], found - least)
-
-
-def test_changes_are_taken_episode_by_episode() -> None:
-    base_numbers = {"each": {"nats": [10.0, 20.0], "kl_memory": [1.0, 2.0]}}
-    entry = {"each": {"nats": [8.0, 18.0], "kl_memory": [1.5, 4.5]}}
-    numbers = change(entry, base_numbers)
-    assert numbers["nats"] == {"mean": pytest.approx(-2), "stderr": 0}
-    assert numbers["bound"]["mean"] == pytest.approx(-0.5)
-    assert numbers["bound"]["stderr"] == pytest.approx(1.0)
 
 
 def test_the_figure_is_drawn_from_the_file() -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from cases import generator
 from kanerva import DKMConfig, Recall
 from kanerva.lab import pictures, sampling
-from trials import COLOUR, SMALL, bits, drawn, generator, run, subject, toy
+from trials import COLOUR, SMALL, bits, drawn, run, subject, toy
 
 METHODS = ("least-squares", "descent", "stochastic")
 
