@@ -3,7 +3,6 @@
 import contextlib
 import glob
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from ... import lab, plain
@@ -15,7 +14,7 @@ from ...spelling import nearest
 
 
 class Results(NamedTuple):
-    """An experiment's file of results."""
+    """An experiment's file of results, of one of `lab.EXPERIMENTS`."""
 
     path: Path
     data: dict[str, Any]
@@ -23,11 +22,6 @@ class Results(NamedTuple):
     @property
     def name(self) -> str:
         return str(self.data["experiment"])
-
-    @property
-    def known(self) -> ModuleType | None:
-        """The experiment that made it; None where there is none of that name here."""
-        return lab.find(self.name) if self.name in lab.EXPERIMENTS else None
 
     @property
     def models(self) -> list[dict[str, Any]]:
@@ -142,19 +136,18 @@ def collect(
 
     They are EXPERIMENT.json, or EXPERIMENT/NAME.json where a folder has results of several models.
     """
-    results, scores = [], []
+    results, scores, order = [], [], list(lab.EXPERIMENTS)
     mine = {*where.glob("*.json"), *where.glob(f"*/{glob.escape(name)}.json")}
     for path in sorted((mine | set(folder.glob("*.json"))) - {folder / "config.json"}):
         data = read(path, missing)
-        if isinstance(data.get("experiment"), str) and path in mine:
+        if data.get("experiment") in order and path in mine:
             results.append(Results(path, data))
         elif is_score(data) and "crc32" in data:
             if data["crc32"] == checkpoint.get("crc32"):
                 scores.append(data)
             else:
                 missing.append(f"{path}: the score of another checkpoint, left out")
-    order = list(lab.EXPERIMENTS)
-    results.sort(key=lambda r: (order.index(r.name) if r.name in order else len(order), r.path))
+    results.sort(key=lambda r: (order.index(r.name), r.path))
     return results, scores
 
 
