@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
 import kanerva
 from kanerva import MODELS, DataConfig, lab
@@ -81,14 +80,6 @@ def test_smoke(name: str, run: Path, capsys: pytest.CaptureFixture[str], tmp_pat
     assert untimed(results["models"]) == untimed(json.loads(again.read_text())["models"])
 
 
-def test_the_seed_decides(run: Path, tmp_path: Path) -> None:
-    places = [
-        work("capacity", run, smoke=True, seed=seed, out=tmp_path / f"{seed}.json").main()[0] for seed in (0, 1)
-    ]
-    one, other = (json.loads(place.read_text()) for place in places)
-    assert one["models"][0]["result"]["sha256"] != other["models"][0]["result"]["sha256"]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -156,15 +147,6 @@ def test_what_needs_a_dkm_says_so_before_any_work(name: str, toy: list[str], tmp
         main(["experiment", name, *toy])
     assert end.value.code == f"kanerva: {name}: needs a DKM, got toy, which is of kind toy"
     assert not (tmp_path / "runs").exists()
-
-
-def test_models_of_several_kinds(run: Path, toy: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    main(["experiment", "basins", *toy[2:], "--checkpoint", str(run), "toy", "--out", "."])
-    said = capsys.readouterr().out.splitlines()
-    models = json.loads(Path("basins.json").read_text())["models"]
-    assert [(model["name"], model["kind"]) for model in models] == [("run", "dkm"), ("toy", "toy")]
-    names = [f"basins-{end}.png" for end in ("recovery-run", "energy-run", "recovery-toy")]
-    assert said[-5:-1] == ["basins.json", *names]
 
 
 @pytest.mark.parametrize(
@@ -257,11 +239,6 @@ def test_models_of_one_file_name_have_figures_of_their_own(run: Path, tmp_path: 
     ]
     assert [file.stem for file in drawn] == names
     assert {file.stem for file in (tmp_path / "out").glob("*.png")} == set(names)
-
-
-def test_names_that_are_one_as_a_part_of_a_file() -> None:
-    models = [{"name": name, "result": name} for name in ("a/last", "a-last")]
-    assert list(drawing.each(models, x=lambda _: Figure())) == ["x-a-last", "x-a-last-2"]
 
 
 @pytest.mark.parametrize("name", ["order", "more"])

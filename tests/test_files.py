@@ -247,6 +247,16 @@ def test_damage_in_a_zip_is_noticed(tmp_path: Path, place: bytes) -> None:
         files.npz(tmp_path / "a.npz", ("images", "labels"))
 
 
+def test_a_member_that_a_damaged_zip_skips_is_missed(tmp_path: Path) -> None:
+    """The length of a comment, made longer, swallows the next member."""
+    np.savez(tmp_path / "a.npz", images=np.zeros(3), labels=np.arange(3))
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    data[data.index(b"PK\1\2") + 33] ^= 128
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(ValueError, match=r"a.npz: .*there should be 2 arrays, and 1 are listed"):
+        files.npz(tmp_path / "a.npz", ("images", "labels"))
+
+
 @pytest.mark.parametrize("spoil", ["truncate", "flip", "other"])
 def test_a_broken_cache_file_is_made_again(own_cache: Path, spoil: str) -> None:
     calls: list[int] = []

@@ -398,7 +398,7 @@ def test_a_wrong_name_is_answered_with_those_there_are() -> None:
 def test_rivals_are_trained_and_say_what_their_scores_leave_out(
     name: str, extra: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = with_model(tiny(tmp_path, steps=60, lr=1e-2, evaluate_every=60, save_every=60), name)
+    config = with_model(tiny(tmp_path, steps=60, lr=1e-2, evaluate_every=60), name)
     score = kanerva.train(config, tmp_path / "run")
     assert score is not None
     assert score.extra == {}  # in training it would take too long

@@ -2,7 +2,7 @@
 
 commands.py    what does each command of `kanerva` take, do and print?
 train.py       what is `kanerva train` asked to train?
-recall.py      what comes back of somebody's own pictures?
+pictures.py    what becomes of the user's own pictures in a memory?
 inspect.py     what does a saved memory say of itself?
 sheets.py      how do images come onto a PNG file?
 report/        what was trained, and how well, on one HTML page?

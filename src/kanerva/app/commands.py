@@ -1,6 +1,6 @@
 """The commands of `kanerva`, a function each: its parameters are the flags, its docstring their help.
 
-They call and print, and decide nothing. train.py reads the flags of `kanerva train`; recall.py has somebody's own
+They call and print, and decide nothing. train.py reads the flags of `kanerva train`; pictures.py has the user's own
 pictures, inspect.py a saved memory, sheets.py images on PNG files.
 """
 
@@ -34,8 +34,7 @@ from ..training.evaluate import evaluate as score_of
 from ..training.loop import FEW
 from ..training.presets import PRESETS
 from ..training.processes import choose
-from . import recall as own
-from . import sheets
+from . import pictures, sheets
 from .inspect import chosen, inside, often
 from .train import train
 
@@ -180,39 +179,39 @@ def recall(
     """
     checks.count("steps", steps)
     checks.seed(seed)
-    if missing := own.left_out(model, images):
+    if missing := pictures.left_out(model, images):
         raise ValueError(missing)
     used = load(model).to(choose(device))
     way, shades = used.method(method), used.config.binary
     outputs = {"--memory": memory, "--out": out}
-    own.check_outputs(outputs, [locate(model)])
+    pictures.check_outputs(outputs, [locate(model)])
     for path in filter(None, outputs.values()):
         check_writable(path)
-    asked = own.read(used, images, others, binary, ink)
-    own.check_outputs(outputs, asked.paths)
+    asked = pictures.read(used, images, others, binary, ink)
+    pictures.check_outputs(outputs, asked.paths)
     rows = getattr(used.config, "rows", asked.stored)
     full = f"more pictures than the memory's {rows} rows: they mix, and nothing can be certified"
     if rows < asked.stored:
         say(full)
     kind = damage if damage != "auto" else "flips" if shades else "noise"
     generator = torch.Generator(used.device).manual_seed(seed)
-    answers = own.ask(used, asked, own.damaged(asked.x, kind, level, generator), way, steps, generator)
+    answers = pictures.ask(used, asked, pictures.damaged(asked.x, kind, level, generator), way, steps, generator)
     if memory is not None:
         save_state(memory, answers.state)
     bands = [sheets.in_rows(x, shades) for x in (asked.x, answers.cue, answers.x)]
-    found = own.judge(asked, answers)
+    found = pictures.judge(asked, answers)
     with atomic_write(out) as file:
-        write_sheet(own.sheet(sheets.mosaic(torch.stack(bands, 1).flatten(0, 1)), found), file)
-    level = own.LEVELS[kind] if level is None else level
+        write_sheet(pictures.sheet(sheets.mosaic(torch.stack(bands, 1).flatten(0, 1)), found), file)
+    level = pictures.LEVELS[kind] if level is None else level
     about = {
         "stored": f"{asked.stored} pictures in one memory, which keeps {used.kept(asked.stored):,} numbers",
         "damage": kind if level is None else f"{kind} {level:g}",
         "recall": f"{way}, {steps} steps, {taken(model) or model}",
-        **({"ink": own.inks(asked)} if shades else {}),
+        **({"ink": pictures.inks(asked)} if shades else {}),
         "sheet": str(out),
         **({} if memory is None else {"memory": str(memory)}),
         **({"left out": asked.left_out} if asked.left_out else {}),
-        "result": own.summary(found),
+        "result": pictures.summary(found),
         **({"note": full} if rows < asked.stored else {}),
     }
     if any(one["worse"] for one in found):
@@ -223,7 +222,7 @@ def recall(
         print(plain.dumps({**about, "pictures": found}, indent=1))
     else:
         pixels = asked.x[0].numel() if shades else None
-        print(f"{own.table(found, pixels).lines()}\n\n{lines(about)}")
+        print(f"{pictures.table(found, pixels).lines()}\n\n{lines(about)}")
 
 
 def inspect(
@@ -249,7 +248,7 @@ def inspect(
     memory, count = chosen(model, state, number)
     end = f"-{number}.png" if count > 1 else ".png"
     path = state.with_name(state.stem + end) if out is None else out
-    own.check_outputs({"--out": path}, [state, locate(checkpoint)])
+    pictures.check_outputs({"--out": path}, [state, locate(checkpoint)])
     if out is None and path.exists() and not is_sheet(path):
         raise ValueError(f"--out: expected the name of a new file, since {path} is there and no sheet of ours")
     check_writable(path)

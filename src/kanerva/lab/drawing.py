@@ -148,10 +148,7 @@ def sheet(axes: Axes, packed: dict[str, Any], shown: list[int] | None = None) ->
 
 
 def energies(result: dict[str, Any]) -> Figure | None:
-    """The energy at every step of each way to recall [fig. omniglot]; None where a model has no energy.
-
-    Thin lines are single cues; chains, and what is told, would hide the others.
-    """
+    """The energy at every step of each way to recall [fig. omniglot]; None where a model has no energy."""
     steps = {method: values for method, values in result["steps"].items() if "energy" in values}
     if not steps:
         return None
@@ -161,11 +158,9 @@ def energies(result: dict[str, Any]) -> Figure | None:
         rose = 100 * float(np.mean(values["rose"]["mean"][1:] or [0]))
         label = f"{method} ({rose:.2g} % of steps raise the energy)"
         curve(axes, 1 + np.arange(len(values["energy"]["mean"])), values["energy"], label, colours[method])
-        for line in [] if method == "stochastic" or "told" in method else result["paths"][method]:
-            axes.plot(1 + np.arange(len(line)), line, color=colours[method][0], lw=0.4, alpha=0.3)
     if "energy" in result.get("stored", {}):
         axes.axhline(result["stored"]["energy"]["mean"], color="0.5", ls="-.", label="stored images themselves")
-    axes.set(xlabel="step", ylabel="energy, nats (thin: single cues)")
+    axes.set(xlabel="step of recall", ylabel="energy, nats")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(figure, 1)
     return figure

@@ -188,6 +188,7 @@ def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
                 file.seek(0)
                 return {names[0]: _array(file)}
             with zipfile.ZipFile(file) as archive:
+                check_listed(file, archive)
                 found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
                 for info in found.values():
                     check_size(info.file_size, info.compress_size)
@@ -208,6 +209,14 @@ def _array(file: Any) -> np.ndarray[Any, np.dtype[Any]]:
         if file.read(1):  # at the end of a zip's member its checksum is compared
             raise ValueError("there is more than one array")
         return array
+
+
+def check_listed(file: BinaryIO, archive: zipfile.ZipFile) -> None:
+    """Check that a zip lists all its members: a list whose lengths are damaged can skip some, such as labels."""
+    file.seek(-22 - len(archive.comment), os.SEEK_END)
+    announced, listed = int.from_bytes(file.read(22)[10:12], "little"), len(archive.infolist())
+    if announced != listed:
+        raise ValueError(f"there should be {announced} arrays, and {listed} are listed")
 
 
 # LIMITS. A small file must not take all memory: what it holds is compared with these before it is read.

@@ -17,7 +17,7 @@ from ...data import ClassImages
 from ...lab.plane import MARGIN, landscape, through
 from ...models import DKM
 from ...recall import methods
-from ...recall.frame import Contents
+from ...recall.retriever import StoredImages
 from ...recall.trajectory import Snapshot
 from .pictures import pack, unpack, unpack_mask
 from .queue import Body, Job
@@ -174,7 +174,7 @@ def way(session: Session, body: Body, name: Any) -> tuple[str, dict[str, Any]]:
         session.inside.stop()
         known = session.inside.known if session.inside.contents is None else session.inside.contents.x
         if known is not None:
-            options["contents"] = Contents(known, known.new_zeros(len(known)))
+            options["contents"] = StoredImages(known, known.new_zeros(len(known)))
     return chosen, options
 
 

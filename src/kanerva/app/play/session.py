@@ -17,7 +17,7 @@ from ...data import ClassImages
 from ...lab.plane import Plane
 from ...memory import MemoryState
 from ...models import DKM
-from ...recall.frame import Contents
+from ...recall.retriever import StoredImages
 
 # Sessions that are kept, the bytes of their images, and the seconds that one may be idle.
 MOST, BYTES, IDLE = 200, 256 * 2**20, 3600.0
@@ -42,7 +42,7 @@ class Inside:
 
     images: dict[bytes, Float[Tensor, "c h w"]] = field(default_factory=dict)
     """What searches have found so far, by their pixels."""
-    contents: Contents | None = None
+    contents: StoredImages | None = None
     """All that a search to its end has found."""
     search: threading.Event | None = None
     """Stops the search that goes on in the background."""
