@@ -119,8 +119,8 @@ def test_a_linear_model_has_the_jacobian_of_its_matrices() -> None:
 def test_radii_are_taken_at_the_image_at_the_end_of_recall_and_at_the_end_of_iteration() -> None:
     m, x = model(), images().images(torch.arange(8))
     state, exact = m.write(x[:4]), double(SMALL if m.config == SMALL else m.config)
-    found = settle(m, exact, state, x[:4], x[4:], 3)
     at = exact.retriever(state.to(torch.float64))
+    found = settle(m.retriever(state), at, x[:4], x[4:], 3)
     w = [at.find(cues.double()) for cues in (x[:4], x[4:], x[:4])]
     for _ in range(3):
         w[2] = smooth_step(at, w[2])
