@@ -39,11 +39,11 @@ from torch import Tensor
 import kanerva
 from kanerva import DKM, memory
 from kanerva.data import ClassImages
-from kanerva.evaluate import MOST_NEW, WRITTEN, halves, summary
 from kanerva.lab import runner
 from kanerva.memory import MemoryState, moments
 from kanerva.models import Model
 from kanerva.models.rivals.vae import VAE
+from kanerva.training.evaluate import MOST_NEW, WRITTEN, halves, summary
 
 ROOT = Path(__file__).parents[1]
 PLACES = {

@@ -24,8 +24,8 @@ from kanerva.lab.measures import distances, mean
 from kanerva.lab.pictures import pack
 from kanerva.lab.runner import Subject
 from kanerva.lab.tables import Share, Table
-from kanerva.progress import bar
 from kanerva.recall import methods
+from kanerva.support.say import bar
 
 NEEDS = "dkm"
 SMOKE = {"episodes": 2, "examples": 2, "samples": 2, "among": 2, "steps": 2, "pictures": 1}

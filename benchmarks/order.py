@@ -20,8 +20,8 @@ from kanerva.lab.measures import distinct, mean
 from kanerva.lab.runner import Subject
 from kanerva.lab.tables import Share, Table
 from kanerva.memory import MemoryState, moments
-from kanerva.progress import bar
 from kanerva.recall.retriever import Cue
+from kanerva.support.say import bar
 
 NEEDS = "dkm"
 SMOKE = {"length": 8, "episodes": 3, "orders": 3, "iterations": (1, 2), "blocks": (1, 8)}

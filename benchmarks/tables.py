@@ -47,12 +47,17 @@ SCORED = {
     "omniglot-paper": "`omniglot-paper`, the paper's DKM of 32×100",
     "omniglot-new": '`kanerva.load("omniglot-new")`, trained on new images too',
     "omniglot-small": "`omniglot-small`, the paper's codec, our training, a separate read noise",
-    "omniglot-gpm": "`omniglot-gpm`, a pseudo-inverse memory of 32×100",
-    "omniglot-gpm-released": "`omniglot-gpm --noise released`, with the noise of its authors' program",
-    "omniglot-km": "`omniglot-km`, a Kanerva Machine of 64×100; nothing is charged for KL(M), as in its paper",
-    "omniglot-km-32": "`omniglot-km --rows 32 --steps 15000`, the same with 32×100",
-    "omniglot-dnc": "`omniglot-dnc`, a differentiable neural computer of 64×100; its score has no KL",
-    "omniglot-vae": "`omniglot-vae`, a VAE without a memory",
+    "omniglot-gpm": "`omniglot --model gpm`, a pseudo-inverse memory of 32×100",
+    "omniglot-gpm-released": "`omniglot --model gpm --noise released`, with the noise of its authors' program",
+    "omniglot-km": (
+        "`omniglot --model km --steps 20000`, a Kanerva Machine of 64×100; nothing is charged for KL(M), as in its "
+        "paper"
+    ),
+    "omniglot-km-32": "`omniglot --model km --rows 32 --steps 15000`, the same with 32×100",
+    "omniglot-dnc": (
+        "`omniglot --model dnc --steps 20000`, a differentiable neural computer of 64×100; its score has no KL"
+    ),
+    "omniglot-vae": "`omniglot --model vae`, a VAE without a memory",
     "omniglot-vae-more": "the same, trained for 25,000 steps more",
 }
 """The models of the table of scores, by the names of their files in results/evaluation/."""
@@ -311,10 +316,10 @@ RIVALS = {
     "hopfield:omniglot": "`hopfield:omniglot`, every code",
     "omniglot": "`dkm`: `omniglot`",
     "omniglot-paper": "`dkm`: `omniglot-paper`",
-    "omniglot-km": "`km`: `omniglot-km`",
-    "omniglot-gpm": "`gpm`: `omniglot-gpm`",
-    "omniglot-dnc": "`dnc`: `omniglot-dnc`",
-    "omniglot-vae": "`vae`: `omniglot-vae`",
+    "omniglot-km": "`km`: `omniglot --model km --steps 20000`",
+    "omniglot-gpm": "`gpm`: `omniglot --model gpm`",
+    "omniglot-dnc": "`dnc`: `omniglot --model dnc --steps 20000`",
+    "omniglot-vae": "`vae`: `omniglot --model vae`",
 }
 """The models of the comparison, by their names in results/rivals/omniglot.json."""
 

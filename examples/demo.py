@@ -14,11 +14,12 @@ from typing import Any
 import torch
 
 import kanerva
-from kanerva import lab, streams
+from kanerva import lab
 from kanerva.app import report
-from kanerva.evaluate import mean_image_nats
 from kanerva.lab.runner import flags
 from kanerva.models import read
+from kanerva.support.say import end_output, prepare, say
+from kanerva.training.evaluate import mean_image_nats
 
 FOLDER = Path("runs/demo")
 BOTH: dict[str, Any] = {"checkpoint": (str(FOLDER), "omniglot"), "dataset": "glyphs", "overwrite": True}
@@ -39,7 +40,7 @@ def art(image: torch.Tensor) -> list[str]:
 
 
 def main() -> None:
-    streams.prepare()
+    prepare()
     config = kanerva.PRESETS["demo"][1]
     last = FOLDER / "last.safetensors"
     began = time.perf_counter()
@@ -96,6 +97,6 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        streams.end_output()
-        streams.say("interrupted; make demo goes on with the training that is saved")
+        end_output()
+        say("interrupted; make demo goes on with the training that is saved")
         sys.exit(130)

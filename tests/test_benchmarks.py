@@ -129,8 +129,8 @@ def test_a_score_belongs_to_the_preset_and_seed_of_its_checkpoint(monkeypatch: p
     monkeypatch.chdir(root)
     score = json.loads((root / "results" / "evaluation" / "omniglot-km.json").read_text())
     row, run = seeds.scored(score, "a machine")
-    assert (row, run["seed"], run["steps"]) == ("omniglot-km", 0, 20_000)
-    assert run["train"] == "kanerva train omniglot-km --seed 0"
+    assert (row, run["seed"], run["steps"]) == ("omniglot --model km --steps 20000", 0, 20_000)
+    assert run["train"] == "kanerva train omniglot --model km --steps 20000 --seed 0"
     assert run["nats"] == score["nats"]
     with pytest.raises(ValueError, match="expected the checkpoint that was scored, 1, got "):
         seeds.scored({**score, "crc32": 1}, "a machine")

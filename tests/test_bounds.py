@@ -12,10 +12,10 @@ import kanerva
 from cases import generator
 from kanerva import DKM, CodecConfig, DKMConfig, memory
 from kanerva.data import ClassImages
-from kanerva.evaluate import halves, new_images
 from kanerva.memory import MemoryState
 from kanerva.models.dkm import STRICT
 from kanerva.models.rivals.vae import VAE
+from kanerva.training.evaluate import halves, new_images
 
 KINDS: dict[str, dict[str, Any]] = {
     "dkm": {"rows": 4, "weights": "full"},

@@ -22,7 +22,7 @@ from kanerva.lab.fixed_points import (
 )
 from trials import COLOUR, drawn, images, model, run, subject
 
-SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), norm="group", activation="silu"))
+SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), style="silu"))
 GREY = dataclasses.replace(SMALL, likelihood="gaussian")
 
 

@@ -14,18 +14,11 @@ import kanerva
 from cases import covariance_of, generator, normal
 from kanerva import DKM, CodecConfig, DKMConfig, memory
 from kanerva.codec import Down, Up
-from kanerva.likelihood import (
-    LEVEL,
-    Bernoulli,
-    Correlated,
-    Gaussian,
-    bits_per_dimension,
-    dequantise,
-    middle,
-)
+from kanerva.likelihood import Bernoulli, Correlated, Gaussian, bits_per_dimension
 from kanerva.memory import moments
 from kanerva.models.rivals.gaussian import DiagonalGaussian
 from kanerva.models.rivals.vae import VAE, VAEConfig
+from kanerva.support.pixels import LEVEL, dequantise, middle
 
 SMALL = DKMConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
@@ -49,7 +42,7 @@ def test_the_paper_s_model_has_its_size() -> None:
 
 
 @pytest.mark.parametrize("image", [(1, 28, 28), (3, 32, 32), (1, 7, 12), (2, 3, 5)])
-@pytest.mark.parametrize("codec", [CodecConfig(), CodecConfig((4, 6), depth=2, norm="group", activation="silu")])
+@pytest.mark.parametrize("codec", [CodecConfig(), CodecConfig((4, 6), style="silu")])
 def test_images_of_any_size_come_back_in_their_size(image: tuple[int, int, int], codec: CodecConfig) -> None:
     m = model(DKMConfig(image=image, rows=3, code=5, codec=codec))
     x = binary(2, 3, *image)

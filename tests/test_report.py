@@ -16,12 +16,12 @@ import torch
 from PIL import Image
 
 import kanerva
-from kanerva import files
 from kanerva.app import report
 from kanerva.cli import main
 from kanerva.lab import EXPERIMENTS
 from kanerva.lab.pictures import pack
 from kanerva.lab.tables import Share, percent, plus_minus, show
+from kanerva.support import tensors as storage
 from small import metrics, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -128,8 +128,8 @@ def test_a_report_has_the_score_the_curve_and_the_config(run: Path, capsys: pyte
     main(["report", str(run)])
     assert capsys.readouterr().out.strip() == str(run / "report.html")
     page = read(run / "report.html")
-    score = [line["test"] for line in metrics(run) if "test" in line][-1]
-    places = f"{plus_minus(score['nats'], score['nats_stderr'])} nats per test image"
+    score = [line["validation"] for line in metrics(run) if "validation" in line][-1]
+    places = f"{plus_minus(score['nats'], score['nats_stderr'])} nats per image"
     assert places in page.text
     for name in ("reconstruction", "kl_weights", "kl_memory", "autoencoder"):
         assert f"{score[name]:,.2f}" in page.text, name
@@ -206,7 +206,8 @@ def test_whatever_files_say_is_only_text(trained: Path, tmp_path: Path) -> None:
     config["data"]["dataset"] = config["train"]["seed"] = EVIL
     (run / "config.json").write_text(json.dumps(config))
     with open(run / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({"step": 6, "test": {"nats": 1.0, "nats_stderr": 0.1, "images": EVIL, "seed": EVIL}}))
+        score = {"nats": 1.0, "nats_stderr": 0.1, "images": EVIL, "seed": EVIL}
+        file.write(json.dumps({"step": 6, "validation": score}))
     path = report.write(run)
     page = read(path)
     assert len(page.all("img")) == 1 + 1
@@ -304,7 +305,7 @@ def test_scores_have_the_letters_and_the_extras_of_their_model(tmp_path: Path) -
         "nats": 5.0,
         "nats_stderr": 0.1,
         "kl_weights": 1.5,
-        "crc32": files.load(tmp_path / "vae.safetensors")[1]["crc32"],
+        "crc32": storage.load(tmp_path / "vae.safetensors")[1]["crc32"],
     }
     score["extra"] = {EVIL: {"mean": 4.25, "stderr": 0.25}, "odd": 3}
     (tmp_path / "evaluation.json").write_text(json.dumps(score))

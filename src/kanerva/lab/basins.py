@@ -20,7 +20,7 @@ from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
 from ..models import DKM, Model
-from ..progress import bar
+from ..support.say import bar
 from .drawing import COLOURS, curve, each, legend, looks
 from .measures import NEAR, Damage, Outcome, Task, judge, means, noisy, recall, recalls, task
 from .pictures import pack, unpack

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..data import episodes as drawn
 from ..likelihood import bits_per_dimension
 from ..models import Model
-from ..progress import bar
+from ..support.say import bar
 from .drawing import curve, legend, look
 from .measures import answers, distances, fingerprint, means
 from .runner import Subject

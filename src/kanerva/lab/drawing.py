@@ -14,9 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from .. import __version__, plain
-from ..files import atomic_write, contents
-from ..spelling import nearest
+from .. import __version__
+from ..support import plain
+from ..support.files import atomic_write, contents
+from ..support.spelling import nearest
 from . import EXPERIMENTS, find, pictures
 from .runner import file_name
 

@@ -9,11 +9,11 @@ from jaxtyping import Bool, Float, Int64
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..likelihood import LEVEL
 from ..models import DKM
-from ..progress import bar
 from ..recall.retriever import Retriever
 from ..support.checks import deep_checks
+from ..support.pixels import LEVEL
+from ..support.say import bar
 from .drawing import curve, look
 from .measures import answers, distances, distinct, mean, means
 from .runner import Subject

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM
-from ..progress import bar
+from ..support.pixels import LEVEL
+from ..support.say import bar
 from .drawing import each, sheet
 from .measures import NEAR, distances, is_binary, means, task
 from .pictures import pack, unpack

@@ -15,9 +15,9 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ..evaluate import evaluate, new_images
 from ..models import Model
-from ..progress import bar
+from ..support.say import bar
+from ..training.evaluate import evaluate, new_images
 from .drawing import legend, look
 from .measures import PAPER, Task, fingerprint, holes, judge, mean, noisy, recall, task
 from .runner import Subject

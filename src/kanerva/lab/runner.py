@@ -20,16 +20,16 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import torch
 import tyro
 
-from .. import __version__, models, plain
-from ..config import DataConfig, RunConfig
+from .. import __version__, models
 from ..data import ClassImages, changes
-from ..distributed import choose
-from ..fields import from_dict
-from ..files import atomic_write, check_writable, contents
 from ..models import Model
 from ..models.checkpoint import Checkpoint, read, shipped, taken
-from ..streams import say, show
-from ..support import checks
+from ..support import checks, plain
+from ..support.configs import from_dict
+from ..support.files import atomic_write, check_writable, contents
+from ..support.say import say, show
+from ..training.config import DataConfig, RunConfig
+from ..training.processes import choose
 
 # Models
 
@@ -81,9 +81,9 @@ def sources(
     """What is at the places, and the images for each; nothing is made yet."""
     if not places:
         raise ValueError("checkpoint: expected at least one model, got none")
-    read = [source(place) for place in places]
-    usual = next((found.data for found in read if found.data is not None), DataConfig())
-    return [(found, (found.data or usual).other(dataset, data_dir)) for found in read]
+    found_all = [source(place) for place in places]
+    usual = next((found.data for found in found_all if found.data is not None), DataConfig())
+    return [(found, (found.data or usual).other(dataset, data_dir)) for found in found_all]
 
 
 def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | str = "cpu") -> Iterator[Subject]:
@@ -92,7 +92,7 @@ def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | st
     for (found, config), own in zip(sources, called, strict=True):
         if said := taken(found.place):
             say(said)
-        seen, unseen = config.load(device)
+        seen, unseen = config.load(device, config.split, "test")
         about = found.origin(config)
         if changed := since(found, config, seen, unseen):
             say(f"{found.place}: {changed}")

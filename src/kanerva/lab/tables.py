@@ -6,7 +6,7 @@ import textwrap
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeGuard
 
-from ..streams import printable
+from ..support.say import printable
 
 HEAD = 12
 """Characters that a head may have, if its cells have fewer, before it is wrapped."""

@@ -6,8 +6,8 @@ file is escaped, and what is missing or cannot be read is said on the page.
 
 from pathlib import Path
 
-from ...files import atomic_write
-from ...progress import bar
+from ...support.files import atomic_write
+from ...support.say import bar
 from .gather import Material, Results, gather
 from .page import page
 

@@ -5,12 +5,13 @@ import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ... import lab, plain
-from ...files import contents
+from ... import lab
 from ...lab.tables import is_number
 from ...models.checkpoint import LAST, locate, shipped
 from ...models.checkpoint import read as read_checkpoint
-from ...spelling import nearest
+from ...support import plain
+from ...support.files import contents
+from ...support.spelling import nearest
 
 
 class Results(NamedTuple):
@@ -75,10 +76,10 @@ def gather(place: str, where: Path | None = None) -> Material:
     name = path.resolve().name if whole else path.stem
     results, scores = collect(where, folder, name, checkpoint, missing)
     dataset = part(config, "data").get("dataset")
-    tests = [line for line in metrics if is_score(line.get("test"))]
+    tests = [line for line in metrics if is_score(line.get("validation"))]
     # that of the checkpoint, or the last
     own = [line for line in tests if line.get("step") == checkpoint.get("step")] or tests
-    scores += [{**line["test"], "step": line.get("step"), "dataset": dataset} for line in own[-1:]]
+    scores += [{**line["validation"], "step": line.get("step"), "dataset": dataset} for line in own[-1:]]
     # on its own kind of images, and then on as many as possible
     scores.sort(key=lambda s: (s.get("dataset") != dataset, s.get("classes") is not None, -number(s.get("images"))))
     return Material(name, place, folder, checkpoint, config, metrics, scores, results, missing)
