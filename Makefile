@@ -1,18 +1,19 @@
 # make test    everything that CI runs: format, lint, types, tests
 # make demo    see the memory work
 # make docs    build the documentation
-# All create .venv on first use; nothing but Python 3.10+ and the package index is needed.
+# All create .venv on first use; nothing but Python 3.11+ and the package index is needed.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: test demo docs bench results fuzz format clean
+.PHONY: test demo docs bench results mutants fuzz format clean
 
 test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	# $(BIN)/lint-imports
 	$(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --durations=5
 
 demo: $(READY)
@@ -33,10 +34,16 @@ bench: $(READY)
 results: $(READY)
 	$(BIN)/python benchmarks/tables.py
 
-# damage files at random and look for new counterexamples, for so many minutes; the seed is printed
-MINUTES ?= 2
+# change the memory, the CPU kernel and the layer in so many random places each: how many does a test notice?
+COUNT ?= 20
+SEED  ?= 0
+mutants: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group mutants
+	$(BIN)/python benchmarks/mutants.py --count $(COUNT) --seed $(SEED)
+
+# look for new counterexamples: files damaged at random, and the properties of the memory; tens of minutes
 fuzz: $(READY)
-	$(BIN)/python tests/fuzz.py --minutes $(MINUTES) --out results/checks/fuzz.json
+	KANERVA_HYPOTHESIS=explore $(BIN)/pytest -p no:cacheprovider tests/test_broken_files.py tests/test_properties.py
 
 format: $(READY)
 	$(BIN)/ruff format .
@@ -46,9 +53,10 @@ clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist site
 
 $(READY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 10) and "kanerva needs Python 3.10 or newer, this is %d.%d: try make PYTHON=python3.11" % v[:2])'
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and "kanerva needs Python 3.11 or newer, this is %d.%d: try make PYTHON=python3.11" % v[:2])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install 'pip>=25.1'
+	$(BIN)/python -m pip install --constraint constraints.txt --group dev --editable '.[app,mazes,examples]'
 	@# fresh and cached Numba code round differently: cache it now, in both precisions
 	@echo 'compiling the fast write for this machine: about half a minute'
 	@$(BIN)/python -c 'import torch, kanerva; [kanerva.DKM().to(d)(torch.rand(1, 2, 1, 28, 28, dtype=d)).kl_memory.sum().backward() for d in (torch.float32, torch.float64)]'

@@ -1,6 +1,5 @@
 """What is timed: writes, reads, the layer, recall and training steps, as functions without arguments."""
 
-import dataclasses
 import itertools
 from collections.abc import Callable
 from functools import partial
@@ -13,12 +12,12 @@ from torch.nn import Module
 
 import kanerva
 from kanerva import DKM, PRESETS, DataConfig, DKMConfig, MemoryState, RunConfig, data, kernels, memory
-from kanerva.distributed import World
-from kanerva.experiments.base import distinct
+from kanerva.lab.measures import distinct
 from kanerva.models import Model
 from kanerva.models.base import CodecModel
-from kanerva.step import Step, why_not_captured
-from kanerva.train import fit, new_run
+from kanerva.training.loop import new_run, suited
+from kanerva.training.processes import World
+from kanerva.training.step import Step, why_not_captured
 from timing import Work
 
 
@@ -162,7 +161,7 @@ def dkm_config(config: RunConfig) -> DKMConfig:
 
 def recall(queries: int, steps: int, device: torch.device, only_codec: bool) -> Work:
     """Clean up queries by attractor dynamics, or pass them through the encoder and decoder as often."""
-    images = DataConfig("glyphs").load(device)[1]
+    images = DataConfig("glyphs").load(device, "test")[0]
     torch.manual_seed(0)
     model = DKM(dkm_config(PRESETS["demo"][1])).to(device)  # which has the glyphs' shape
     x = data.episodes(images, 1, queries, generator=torch.Generator(device).manual_seed(0))[0]
@@ -192,7 +191,7 @@ class Cues(NamedTuple):
     @classmethod
     def of(cls, images: DataConfig, memories: int, cues: int, device: torch.device) -> "Cues":
         generator = torch.Generator().manual_seed(0)
-        x = distinct(images.load()[1], memories, cues, generator)
+        x = distinct(images.load("cpu", "test")[0], memories, cues, generator)
         return cls(x.to(device), data.flips(x, 0.15, generator).x.to(device))
 
     def recall(self, model: Model, steps: int, method: str | None = None, **options: Any) -> Work:
@@ -222,8 +221,8 @@ def evaluations(model: CodecModel, work: Work) -> dict[str, int]:
 def training_step(config: RunConfig, device: torch.device) -> Work:
     """One step of training, to be called again and again: captured and compiled as the config says."""
     images, world = config.data.load(device)[0], World(0, 1, device)
-    run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
-    if config.train.capture and (reason := why_not_captured(config.train, world)):
+    run = new_run(suited(config, images, world), world)
+    if "uncaptured" not in config.train.compute and (reason := why_not_captured(config.train, world)):
         raise RuntimeError(f"not captured: {reason}")  # else an uncaptured step would be timed under that name
     step, numbers = Step(run, images, world), itertools.count()
     return lambda: step(next(numbers))

@@ -1,6 +1,6 @@
 """Put the scores of runs that differ in their seed together: results/evaluation/seeds.json.
 
-    kanerva train omniglot-km --seed 1 --out runs/omniglot-km-seed1
+    kanerva train omniglot --model km --steps 20000 --seed 1 --out runs/omniglot-km-seed1
     kanerva evaluate runs/omniglot-km-seed1 --images 20480 --json > km1.json
     python benchmarks/seeds.py "one H200" results/evaluation/omniglot-km.json km1.json …
 
@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from kanerva import PRESETS, RunConfig, models
-from kanerva.experiments import base
-from kanerva.fields import from_dict, to_dict
+from kanerva.lab import runner
+from kanerva.support.configs import from_dict, to_dict
+from kanerva.training.config import with_model
 
 OUT = Path(__file__).parents[1] / "results" / "evaluation" / "seeds.json"
 # What two runs of one row may differ in: how they are computed, logged and kept, and of course the seed.
-FREE = ("seed", "device", "log_every", "evaluate_every", "evaluate_images", "save_every", "keep_every")
+FREE = ("seed", "device", "compute", "evaluate_every", "evaluate_images", "nonfinite")
 # What is taken over from a score, where it is there.
 SCORES = ("nats", "nats_stderr", "kl_memory", "new", "blank", "extra")
 
@@ -35,7 +36,7 @@ def main(device: str, files: list[str]) -> None:
         rows.setdefault(row, []).append(run)
     found = json.loads(OUT.read_text())["rows"] if OUT.exists() else {}
     found |= {row: summary(sorted(runs, key=lambda run: run["seed"])) for row, runs in rows.items()}
-    base.save(OUT, {"command": f"python benchmarks/seeds.py {json.dumps(device)} SCORE.json …", "rows": found})
+    runner.save(OUT, {"command": f"python benchmarks/seeds.py {json.dumps(device)} SCORE.json …", "rows": found})
 
 
 def scored(score: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
@@ -48,7 +49,7 @@ def scored(score: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
         )
     run = from_dict(RunConfig, about["run"], place)
     row = preset(run, place)
-    if run.train.steps != PRESETS[row][1].train.steps:
+    if run.train.steps != PRESETS[row.split()[0]][1].train.steps:
         row += f" --steps {run.train.steps}"
     if about["step"] != run.train.steps:
         raise ValueError(f"{place}: expected a run of {run.train.steps} steps, got {about['step']} of them")
@@ -68,12 +69,15 @@ def scored(score: dict[str, Any], device: str) -> tuple[str, dict[str, Any]]:
 
 
 def preset(run: RunConfig, place: str) -> str:
-    """The preset of a run, whatever its steps."""
+    """The preset of a run, whatever its steps, and the kind of its model where that is another."""
     for name, (_, config) in PRESETS.items():
+        row, kind = name, run.model.kind
+        if config.model.kind != kind:
+            row, config = f"{name} --model {kind}", with_model(config, kind)
         train = {key: getattr(config.train, key) for key in FREE} | {"steps": config.train.steps}
         same = dataclasses.replace(run, train=dataclasses.replace(run.train, **train))
         if to_dict(same) == to_dict(config):
-            return name
+            return row
     raise ValueError(f"{place}: expected a run of a preset, whatever its seed and steps, got other settings")
 
 

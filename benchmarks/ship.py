@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 import kanerva
-from kanerva import RunConfig, files
-from kanerva.fields import from_dict
+from kanerva import RunConfig
 from kanerva.models.checkpoint import WEIGHTS, read
+from kanerva.support import tensors
+from kanerva.support.configs import from_dict
 
 MOST = 5_000_000  # bytes of a file
 IMAGES = 2_048
@@ -31,8 +32,8 @@ def main(place: str, name: str) -> None:
     path = Path(name) if name.endswith(".safetensors") else WEIGHTS / f"{name}.safetensors"
     if sum(x.numel() * x.element_size() for x in weights.values()) > MOST:
         weights = {key: rounded(x) for key, x in weights.items()}
-    files.save(path, {f"model.{key}": x for key, x in weights.items()}, found.about)
-    _, test = from_dict(RunConfig, found.about["run"], "run").data.load()
+    tensors.save(path, {f"model.{key}": x for key, x in weights.items()}, found.about)
+    (test,) = from_dict(RunConfig, found.about["run"], "run").data.load("cpu", "test")
     for what in (place, name):
         score = kanerva.evaluate(kanerva.load(what), test, count=IMAGES)
         print(f"{what}: {score.nats:.3f} ± {score.nats_stderr:.3f} nats per image{score.in_bits}")

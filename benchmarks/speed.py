@@ -40,8 +40,8 @@ import kanerva
 import report
 from contenders import Case, captured
 from kanerva import PRESETS, DataConfig, deep_checks
-from kanerva.experiments import plots
-from kanerva.files import atomic_write
+from kanerva.support.files import atomic_write
+from kanerva.training.config import Word
 from timing import Work, compare, cuda_events, exponent, take_turns, wall
 
 Row = dict[str, Any]
@@ -117,16 +117,18 @@ QUICK = Plan(
     rounds=3,
 )
 
-# Variants of a training step, as fields of TrainConfig that differ from the plain step below.
-PLAIN: dict[str, Any] = {"write": "auto", "capture": False, "compile": "no", "precision": "float32"}
-STEPS: dict[str, dict[str, Any]] = {"reference": {"write": "reference"}, "auto": {}}
-STEPS_GPU: dict[str, dict[str, Any]] = {
+# Variants of a training step: words of TrainConfig.compute.
+STEPS: dict[str, tuple[Word, ...]] = {
+    "reference": ("reference", "uncaptured", "uncompiled", "float32"),
+    "auto": ("uncaptured", "uncompiled", "float32"),
+}
+STEPS_GPU: dict[str, tuple[Word, ...]] = {
     **STEPS,
-    "reference, captured": {"write": "reference", "capture": True},
-    "auto, captured": {"capture": True},
-    "auto, captured, bf16": {"capture": True, "precision": "bfloat16"},
-    "auto, captured, compiled": {"capture": True, "compile": "yes"},
-    "auto, captured, compiled, bf16": {"capture": True, "compile": "yes", "precision": "bfloat16"},
+    "reference, captured": ("reference", "uncompiled", "float32"),
+    "auto, captured": ("uncompiled", "float32"),
+    "auto, captured, bf16": ("uncompiled", "bfloat16"),
+    "auto, captured, compiled": ("compiled", "float32"),
+    "auto, captured, compiled, bf16": ("compiled", "bfloat16"),
 }
 
 
@@ -213,12 +215,12 @@ def bench_train(plan: Plan, device: torch.device) -> list[Row]:
     ]
 
 
-def bench_preset(plan: Plan, device: torch.device, name: str, variants: dict[str, dict[str, Any]]) -> Row:
+def bench_preset(plan: Plan, device: torch.device, name: str, variants: dict[str, tuple[Word, ...]]) -> Row:
     config = PRESETS[name][1]
     batch, length = plan.episodes or (config.train.batch, config.train.lengths[0])
     makers: Makers = {}
-    for variant, changes in variants.items():
-        train = dataclasses.replace(config.train, batch=batch, lengths=(length,), **(PLAIN | changes))
+    for variant, words in variants.items():
+        train = dataclasses.replace(config.train, batch=batch, lengths=(length,), compute=words)
         run = dataclasses.replace(config, data=DataConfig("glyphs"), train=train)
         makers[variant] = partial(contenders.training_step, run, device)
     model = contenders.dkm_config(config)
@@ -424,7 +426,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     run(plan, parts, devices, results, done)
     if args.plot:
-        plots.draw(results, args.out)
+        report.draw(results, args.out)
     console.print(f"torch {torch.__version__}, {results['seconds']} s")
 
 

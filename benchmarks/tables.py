@@ -14,9 +14,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from kanerva.experiments import plots
-from kanerva.experiments.plots.speed import duration, sizes
-from kanerva.experiments.tables import Share, Table
+import more as more_of_a_class
+import order
+from kanerva.lab import EXPERIMENTS, drawing, find
+from kanerva.lab.tables import Share, Table
+from report import duration, sizes
+from report import figure as speed_figure
 
 ROOT = Path(__file__).parents[1]
 MARKED = re.compile(r"<!-- table: (\S+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -44,12 +47,17 @@ SCORED = {
     "omniglot-paper": "`omniglot-paper`, the paper's DKM of 32×100",
     "omniglot-new": '`kanerva.load("omniglot-new")`, trained on new images too',
     "omniglot-small": "`omniglot-small`, the paper's codec, our training, a separate read noise",
-    "omniglot-gpm": "`omniglot-gpm`, a pseudo-inverse memory of 32×100",
-    "omniglot-gpm-released": "`omniglot-gpm --noise released`, with the noise of its authors' program",
-    "omniglot-km": "`omniglot-km`, a Kanerva Machine of 64×100; nothing is charged for KL(M), as in its paper",
-    "omniglot-km-32": "`omniglot-km --rows 32 --steps 15000`, the same with 32×100",
-    "omniglot-dnc": "`omniglot-dnc`, a differentiable neural computer of 64×100; its score has no KL",
-    "omniglot-vae": "`omniglot-vae`, a VAE without a memory",
+    "omniglot-gpm": "`omniglot --model gpm`, a pseudo-inverse memory of 32×100",
+    "omniglot-gpm-released": "`omniglot --model gpm --noise released`, with the noise of its authors' program",
+    "omniglot-km": (
+        "`omniglot --model km --steps 20000`, a Kanerva Machine of 64×100; nothing is charged for KL(M), as in its "
+        "paper"
+    ),
+    "omniglot-km-32": "`omniglot --model km --rows 32 --steps 15000`, the same with 32×100",
+    "omniglot-dnc": (
+        "`omniglot --model dnc --steps 20000`, a differentiable neural computer of 64×100; its score has no KL"
+    ),
+    "omniglot-vae": "`omniglot --model vae`, a VAE without a memory",
     "omniglot-vae-more": "the same, trained for 25,000 steps more",
 }
 """The models of the table of scores, by the names of their files in results/evaluation/."""
@@ -308,10 +316,10 @@ RIVALS = {
     "hopfield:omniglot": "`hopfield:omniglot`, every code",
     "omniglot": "`dkm`: `omniglot`",
     "omniglot-paper": "`dkm`: `omniglot-paper`",
-    "omniglot-km": "`km`: `omniglot-km`",
-    "omniglot-gpm": "`gpm`: `omniglot-gpm`",
-    "omniglot-dnc": "`dnc`: `omniglot-dnc`",
-    "omniglot-vae": "`vae`: `omniglot-vae`",
+    "omniglot-km": "`km`: `omniglot --model km --steps 20000`",
+    "omniglot-gpm": "`gpm`: `omniglot --model gpm`",
+    "omniglot-dnc": "`dnc`: `omniglot --model dnc --steps 20000`",
+    "omniglot-vae": "`vae`: `omniglot --model vae`",
 }
 """The models of the comparison, by their names in results/rivals/omniglot.json."""
 
@@ -516,6 +524,9 @@ def filled(text: str) -> str:
 
 # Figures
 
+SCRIPTS: dict[str, Any] = {"order": order, "more": more_of_a_class}
+"""Experiments that are scripts here."""
+
 
 def shown_pictures() -> set[Path]:
     """The pictures in results/ that pages show."""
@@ -534,11 +545,19 @@ def figures() -> Iterator[tuple[Path, Figure]]:
             picture for picture in wanted if picture.parent == path.parent and picture.stem.startswith(path.stem)
         }
         results = json.loads(path.read_text())
-        if mine and plots.subject(results) in plots.DRAWN:
-            for end, figure in plots.figures(plots.subject(results), results).items():
-                picture = path.with_name(f"{path.stem}-{end}.png" if end else f"{path.stem}.png")
-                if picture in mine:
-                    yield picture, figure
+        for end, figure in drawn(results).items() if mine else ():
+            picture = path.with_name(f"{path.stem}-{end}.png" if end else f"{path.stem}.png")
+            if picture in mine:
+                yield picture, figure
+
+
+def drawn(results: dict[str, Any]) -> dict[str, Figure]:
+    """The figures of a file of results, by the ends of their names; none of one that has no figure."""
+    name = results.get("experiment")
+    if name in EXPERIMENTS or name in SCRIPTS:
+        return drawing.figures(SCRIPTS.get(name) or find(name), results["models"])
+    with drawing.style():
+        return {"": speed_figure(results)} if "parts" in results else {}
 
 
 def main() -> None:
@@ -548,7 +567,7 @@ def main() -> None:
             page.write_text(new)
             print(page.relative_to(ROOT))
     for path, figure in figures():
-        path.write_bytes(plots.picture(figure))
+        path.write_bytes(drawing.picture(figure))
         print(path.relative_to(ROOT))
 
 

@@ -14,21 +14,21 @@ from typing import Any
 import torch
 
 import kanerva
-from kanerva import report, streams
-from kanerva.evaluate import mean_image_nats
-from kanerva.experiments.capacity import Capacity
-from kanerva.experiments.denoising import Denoising
-from kanerva.experiments.sampling import Sampling
+from kanerva import lab
+from kanerva.app import report
+from kanerva.lab.runner import flags
 from kanerva.models import read
+from kanerva.support.say import end_output, prepare, say
+from kanerva.training.evaluate import mean_image_nats
 
 FOLDER = Path("runs/demo")
 BOTH: dict[str, Any] = {"checkpoint": (str(FOLDER), "omniglot"), "dataset": "glyphs", "overwrite": True}
 # small enough for two minutes in all; `kanerva experiment NAME` has the paper's sizes
-EXPERIMENTS = (
-    Capacity(**BOTH, lengths=(8, 16, 32, 64), classes=(2, 8), episodes=4),
-    Denoising(**BOTH, episodes=2, length=16, flips=(0.05, 0.15, 0.3), pictures=8),
-    Sampling(**BOTH, episodes=2, length=16, samples=16, temperatures=(1.0,), chain=40, chains=4, seen=2000),
-)
+EXPERIMENTS: dict[str, dict[str, Any]] = {
+    "capacity": {"lengths": (8, 16, 32, 64), "classes": (2, 8), "episodes": 4},
+    "denoising": {"episodes": 2, "length": 16, "flips": (0.05, 0.15, 0.3), "pictures": 8},
+    "sampling": {"episodes": 2, "length": 16, "samples": 16, "seen": 2000},
+}
 SHADES = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
 
 
@@ -40,7 +40,7 @@ def art(image: torch.Tensor) -> list[str]:
 
 
 def main() -> None:
-    streams.prepare()
+    prepare()
     config = kanerva.PRESETS["demo"][1]
     last = FOLDER / "last.safetensors"
     began = time.perf_counter()
@@ -73,8 +73,8 @@ def main() -> None:
 
     print("\nCapacity, denoising and sampling, with this model and the Omniglot one ...", flush=True)
     began = time.perf_counter()
-    for experiment in EXPERIMENTS:
-        experiment.main()
+    for name, sizes in EXPERIMENTS.items():
+        flags(lab.find(name), f"kanerva experiment {name}")(**BOTH, **sizes).main()
     denoising(FOLDER / "experiments" / "denoising.json")
     page = report.write(FOLDER)
     print(f"That took {(time.perf_counter() - began) / 60:.1f} minutes.\n")
@@ -97,6 +97,6 @@ if __name__ == "__main__":
     try:
         main()
     except KeyboardInterrupt:
-        streams.end_output()
-        streams.say("interrupted; make demo goes on with the training that is saved")
+        end_output()
+        say("interrupted; make demo goes on with the training that is saved")
         sys.exit(130)

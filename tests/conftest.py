@@ -52,7 +52,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Say nothing of progress, however slow the machine is: tests look at what is said."""
-    monkeypatch.setattr("kanerva.progress.FIRST", 1e6)
+    monkeypatch.setattr("kanerva.support.say.FIRST", 1e6)
 
 
 @pytest.fixture(scope="module")

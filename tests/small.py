@@ -28,11 +28,8 @@ def tiny(folder: Path, **changes: Any) -> RunConfig:
         steps=6,
         batch=4,
         lengths=(5,),
-        warmup=2,
-        log_every=1,
-        evaluate_every=3,
+        evaluate_every=2,
         evaluate_images=80,
-        save_every=2,
         device="cpu",
     )
     return RunConfig(

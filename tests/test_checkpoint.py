@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import kanerva
-from kanerva import files
 from kanerva.models.checkpoint import Checkpoint, read
+from kanerva.support import files
+from kanerva.support import tensors as storage
 
 SMALL: dict[str, Any] = {"image": (1, 8, 8), "rows": 4, "code": 6, "codec": {"filters": (4, 4)}}
 
@@ -29,7 +30,7 @@ def changed(path: Path, R0: Tensor | None = None, **fields: Any) -> Path:
     _, tensors, about = read(path)
     if R0 is not None:
         tensors["model.memory.R0"] = R0
-    files.save(path, tensors, {**about, "model": {**about["model"], **fields}})
+    storage.save(path, tensors, {**about, "model": {**about["model"], **fields}})
     return path
 
 
@@ -40,7 +41,7 @@ def same(a: Checkpoint, b: Checkpoint) -> bool:
 
 def test_what_is_loaded_can_be_saved_again(path: Path) -> None:
     before = read(path)
-    files.save(*before)
+    storage.save(*before)
     assert same(read(path), before)
 
 
@@ -80,7 +81,7 @@ def test_a_changed_description_is_noticed(path: Path, old: bytes, new: bytes) ->
 def test_a_file_of_another_format_is_refused(path: Path) -> None:
     _, tensors, about = read(path)
     note = json.dumps(about | {"format": 2, "version": "0.0.9"})
-    path.write_bytes(safetensors.torch.save(tensors, {"kanerva": note, "sha256": files.sha256(tensors, note)}))
+    path.write_bytes(safetensors.torch.save(tensors, {"kanerva": note, "sha256": storage.sha256(tensors, note)}))
     with pytest.raises(ValueError, match=r"model.safetensors: expected .* format 3, got .* 2, of kanerva 0.0.9$"):
         kanerva.load(path)
 
@@ -197,12 +198,12 @@ def test_weights_that_are_not_finite_are_named(path: Path, value: float) -> None
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("rows", True), ("rows", 4.0), ("code", None), ("min_scale", 1e400), ("image", [True, 8, 8])],
+    [("rows", True), ("rows", 4.0), ("code", None), ("iterations", 1e400), ("image", [True, 8, 8])],
 )
 def test_a_number_that_is_none_is_named(field: str, value: Any) -> None:
-    config = {**kanerva.fields.to_dict(kanerva.DKMConfig()), field: value}
+    config = {**kanerva.support.configs.to_dict(kanerva.DKMConfig()), field: value}
     with pytest.raises(ValueError, match=rf"here.{field}: expected .*, got"):
-        kanerva.fields.from_dict(kanerva.DKMConfig, config, "here")
+        kanerva.support.configs.from_dict(kanerva.DKMConfig, config, "here")
 
 
 @pytest.mark.parametrize("kind", ["dkn", ["dkm"], 3, None])

@@ -1,6 +1,5 @@
 """Two processes do what one does: the same gradients, the same memory, a run that trains."""
 
-import dataclasses
 import json
 import math
 import os
@@ -18,10 +17,12 @@ import torch.multiprocessing as mp
 import kanerva
 from cases import case, normal
 from conftest import cuda
-from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, files, memory
-from kanerva.fields import to_dict
-from kanerva.step import Plan, Step, loss_of
-from kanerva.train import fit, new_run, train_here
+from kanerva import DKM, CodecConfig, DKMConfig, TrainConfig, distributed, memory
+from kanerva.support import tensors as storage
+from kanerva.support.configs import to_dict
+from kanerva.training import processes
+from kanerva.training.loop import new_run, suited, train_here
+from kanerva.training.step import Plan, Step, loss_of
 from small import metrics, tiny
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
@@ -47,7 +48,7 @@ def half(rank: int) -> tuple[torch.Tensor, torch.Generator]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where two gloo processes, which take seconds to start, left what the functions of `enter` gave."""
     folder = tmp_path_factory.mktemp("joined")
-    mp.spawn(enter, (folder,), nprocs=2)  # type: ignore[no-untyped-call]
+    mp.spawn(enter, (folder,), nprocs=2)  # type: ignore[attr-defined]
     return folder
 
 
@@ -55,7 +56,7 @@ def enter(rank: int, folder: Path) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)}
     torch.distributed.init_process_group("gloo", f"file://{folder}/rendezvous", rank=rank, world_size=2)
     for function in (gradients, together, skipping, layer):
-        files.save(place(folder, function, rank), function(rank, folder), {})
+        storage.save(place(folder, function, rank), function(rank, folder), {})
     torch.distributed.destroy_process_group()
 
 
@@ -65,15 +66,15 @@ def place(folder: Path, function: Callable[..., Any], rank: int) -> Path:
 
 def left(folder: Path, function: Callable[..., Any]) -> list[dict[str, torch.Tensor]]:
     """The tensors that a function gave in each of the processes."""
-    return [files.load(place(folder, function, rank))[0] for rank in range(2)]
+    return [storage.load(place(folder, function, rank))[0] for rank in range(2)]
 
 
 def gradients(rank: int, folder: Path) -> dict[str, Any]:
     m, (x, generator) = model(seed=rank), half(rank)
-    sums = distributed.shared_gradients(m, 1, distributed.World(rank, 2, torch.device("cpu")))
+    sums = processes.shared_gradients(m, 1, processes.World(rank, 2, torch.device("cpu")))
     sums.zero_()
     loss_of(m, x, TrainConfig(), generator)[0].backward()
-    distributed.add_up(sums)
+    processes.add_up(sums)
     return {name: p.grad / 2 for name, p in m.named_parameters() if p.grad is not None}
 
 
@@ -144,7 +145,7 @@ def launch(folder: Path, config: kanerva.RunConfig, processes: int) -> None:
     data = config.data.dataset
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", "kanerva", "train", "demo", "--out", str(folder), "--dataset", data, "--steps", "4"]
-    command += ["--batch", "4", "--lengths", "5", "--log-every", "1", "--evaluate-images", "40", "--device", "cpu"]
+    command += ["--batch", "4", "--lengths", "5", "--evaluate-images", "40", "--device", "cpu"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert result.returncode == 0, result.stderr[-3000:]
 
@@ -153,16 +154,16 @@ def skipping(rank: int, folder: Path) -> dict[str, Any]:
     """A step that went wrong in one process only."""
     (folder / str(rank)).mkdir()
     config = tiny(folder / str(rank), nonfinite="skip")
-    world = distributed.World(rank, 2, torch.device("cpu"))
+    world = processes.World(rank, 2, torch.device("cpu"))
     images, _ = config.data.load()
-    run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
+    run = new_run(suited(config, images, world), world)
     step = Step(run, images, world)
     step(0)
     step.number.fill_(1)
     step.gradients(Plan(5, None, 0))
     if rank == 1:
         step.sums[-1] = math.nan  # of a gradient
-    distributed.add_up(step.sums)
+    processes.add_up(step.sums)
     step.update()
     skipped = step.skip.clone()
     bad = step.bad()
@@ -182,11 +183,11 @@ def test_torchrun_trains(tmp_path: Path) -> None:
     launch(tmp_path / "run", tiny(tmp_path), 2)
     rows = metrics(tmp_path / "run")
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 4]
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 4
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 4
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(tmp_path: Path) -> None:
-    world = distributed.World(0, 2, torch.device("cpu"))
+    world = processes.World(0, 2, torch.device("cpu"))
     with pytest.raises(ValueError, match="batch: expected a multiple of the 2 processes, got 5"):
         train_here(tiny(tmp_path, batch=5), tmp_path / "run", False, world)
     assert not (tmp_path / "run").exists()
@@ -205,7 +206,7 @@ def test_an_environment_that_no_launcher_sets_is_refused(
 ) -> None:
     for name, value in ({"RANK": "0", "WORLD_SIZE": "2"} | given).items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=message), distributed.start("cpu"):
+    with pytest.raises(ValueError, match=message), processes.start("cpu"):
         pass
 
 
@@ -214,14 +215,14 @@ def test_a_process_that_ends_ends_all(tmp_path: Path, end: str) -> None:
     """The other one waits for gradients that never come; it must not wait for long, and saves what it has."""
     script = tmp_path / "fail.py"
     script.write_text(FAIL)
-    config = tiny(tmp_path, save_every=100)
+    config = tiny(tmp_path, evaluate_every=100)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     arguments = [json.dumps(to_dict(config)), str(tmp_path / "run"), end]
     result = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=120)
     assert result.returncode != 0
     if end == "raise":
         assert "kanerva: process 1: a pixel too far" in result.stderr
-    assert files.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 3
+    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 3
     # torchrun may end the other one when it has saved, just before it says why
     ended = "closing signal SIGTERM" in result.stderr
     assert ended or "another process of the run is gone" in result.stderr
@@ -229,9 +230,9 @@ def test_a_process_that_ends_ends_all(tmp_path: Path, end: str) -> None:
 
 FAIL = """
 import json, os, signal, sys, kanerva
-from kanerva.config import RunConfig
-from kanerva.fields import from_dict
-from kanerva.step import Step
+from kanerva.training.config import RunConfig
+from kanerva.support.configs import from_dict
+from kanerva.training.step import Step
 original = Step.draw
 def draw(self, plan):
     if self.number == 3 and self.world.rank == 1:
@@ -250,10 +251,11 @@ def test_captured_parts_with_nccl_between_them_gpu(captured: bool, tmp_path: Pat
     """A group of one process that takes itself for one of two: its sums are only its own, and are halved."""
     torch.distributed.init_process_group("nccl", f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
     try:
-        world = distributed.World(0, 2, torch.device("cuda"))
-        config = tiny(tmp_path, device="cuda", capture=captured, precision="float32", compile="no", clip=0.0)
+        world = processes.World(0, 2, torch.device("cuda"))
+        words = ("float32", "uncompiled", *(() if captured else ("uncaptured",)))
+        config = tiny(tmp_path, device="cuda", compute=words, clip=0.0)
         images, _ = config.data.load("cuda")
-        run = new_run(dataclasses.replace(config, model=fit(config.model, images)), world)
+        run = new_run(suited(config, images, world), world)
         step = Step(run, images, world)
         assert step.captured == captured
         weights = {name: p.detach().clone() for name, p in run.model.named_parameters()}

@@ -1,54 +1,58 @@
-"""Files appear whole or not at all, broken caches are made again, and downloads go on where they stopped."""
+"""Files appear whole or not at all, broken caches are made again, and a small file takes no large memory."""
 
 import errno
-import functools
 import io
 import os
 import socket
 import stat
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import filelock
 import numpy as np
-import platformdirs
 import pytest
 
-from kanerva import files
-from server import serving
+from kanerva.support import files
 
-download = functools.partial(files.download, pause=0.01, timeout=5.0)
+posix = pytest.mark.skipif(os.name != "posix", reason="pipes, sockets and permissions as POSIX has them")
 BODY = np.random.default_rng(0).bytes(200_000)
 
 
-def leftovers(folder: Path) -> list[str]:
-    return [p.name for p in folder.iterdir() if p.name.endswith((".tmp", ".part"))]
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
-def test_cache_dir_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KANERVA_CACHE", str(tmp_path / "here"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert files.cache_dir() == tmp_path / "here"
-    monkeypatch.delenv("KANERVA_CACHE")
-    usual = platformdirs.user_cache_path("kanerva", appauthor=False)
-    assert files.cache_dir() == usual
-    if sys.platform == "linux":
-        assert usual == tmp_path / "xdg" / "kanerva"
-        monkeypatch.delenv("XDG_CACHE_HOME")
-        monkeypatch.setenv("HOME", str(tmp_path))
-        assert files.cache_dir() == tmp_path / ".cache" / "kanerva"
+def writers() -> list[Callable[[Path], Any]]:
+    return [files.check_writable, lambda path: files.atomic_write(path).__enter__()]
 
 
-def test_the_cache_of_an_earlier_version_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """On any system it was below XDG_CACHE_HOME where that was set."""
-    monkeypatch.delenv("KANERVA_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda *_, **__: tmp_path / "elsewhere")
-    assert files.cache_dir() == tmp_path / "elsewhere"
-    (tmp_path / "xdg" / "kanerva").mkdir(parents=True)
-    assert files.cache_dir() == tmp_path / "xdg" / "kanerva"
+@pytest.mark.parametrize(
+    ("system", "environment", "folder"),
+    [
+        ("linux", {"KANERVA_CACHE": "/here", "XDG_CACHE_HOME": "/xdg"}, "/here"),
+        ("linux", {}, "/home/me/.cache/kanerva"),
+        ("linux", {"XDG_CACHE_HOME": "/xdg"}, "/xdg/kanerva"),
+        ("linux", {"XDG_CACHE_HOME": "not/absolute"}, "/home/me/.cache/kanerva"),
+        ("darwin", {}, "/home/me/Library/Caches/kanerva"),
+        ("darwin", {"XDG_CACHE_HOME": "/xdg"}, "/xdg/kanerva"),
+        ("win32", {"XDG_CACHE_HOME": "/xdg"}, "/home/me/AppData/Local/kanerva/Cache"),
+        ("win32", {"LOCALAPPDATA": "/local"}, "/local/kanerva/Cache"),
+    ],
+)
+def test_the_cache_is_where_each_system_has_it(
+    system: str, environment: dict[str, str], folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folders of platformdirs 4.14."""
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
+    for name in ("KANERVA_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert files.cache_dir() == Path(folder)
 
 
 def test_atomic_write_makes_folders_and_replaces(tmp_path: Path) -> None:
@@ -58,7 +62,10 @@ def test_atomic_write_makes_folders_and_replaces(tmp_path: Path) -> None:
             file.write(text)
             assert not path.exists() or path.read_bytes() == b"old"
         assert path.read_bytes() == text
-    assert [p.name for p in path.parent.iterdir()] == ["file"]
+    assert names(path.parent) == ["file"]
+    with pytest.raises(FileNotFoundError), files.atomic_write(tmp_path / "c" / "file", parents=False):
+        pass
+    assert names(tmp_path) == ["a"]
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), KeyboardInterrupt()])
@@ -74,7 +81,7 @@ def test_atomic_write_keeps_the_old_file_when_writing_fails(tmp_path: Path, erro
     with pytest.raises(type(error)):
         write()
     assert path.read_bytes() == b"old"
-    assert leftovers(tmp_path) == []
+    assert names(tmp_path) == ["file"]
 
 
 def test_atomic_write_reaches_the_disk_before_the_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,50 +94,34 @@ def test_atomic_write_reaches_the_disk_before_the_new_name(tmp_path: Path, monke
     assert calls[:2] == ["sync", "replace"]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
-def test_atomic_write_gives_the_usual_permissions(tmp_path: Path) -> None:
-    (tmp_path / "plain").write_bytes(b"")
-    with files.atomic_write(tmp_path / "file"):
-        pass
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
+@posix
+def test_atomic_write_gives_the_usual_permissions_and_replaces_links(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "plain")
+    with files.atomic_write(tmp_path / "link") as file:
+        file.write(b"new")
+    assert (tmp_path / "plain").read_bytes() == b"old"
+    assert (tmp_path / "link").read_bytes() == b"new"
+    assert stat.S_IMODE((tmp_path / "link").lstat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
-def test_where_nothing_can_be_written_the_error_names_the_file_asked_for(
+def test_errors_of_a_read_only_disk_name_the_file_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read-only file system refuses to make a file, and to remove one."""
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "another name")
 
-    def refuse(path: object, *_: object, **__: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", str(path))
-
-    monkeypatch.setattr("builtins.open", refuse)
-    monkeypatch.setattr(Path, "unlink", refuse)
+    for place in ("builtins.open", "pathlib.Path.unlink", "tempfile.TemporaryFile", "filelock.FileLock.acquire"):
+        monkeypatch.setattr(place, refuse)
     with (
-        pytest.raises(OSError, match=rf"Read-only file system: {tmp_path / 'a.png'} could not be written"),
+        pytest.raises(OSError, match=rf"Read-only.*: {tmp_path / 'a.png'}"),
         files.atomic_write(tmp_path / "a.png"),
     ):
         pass
-
-
-def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(lock: filelock.FileLock) -> None:
-        raise OSError(errno.EROFS, "Read-only file system", lock.lock_file)
-
-    monkeypatch.setattr(filelock.FileLock, "acquire", refuse)
-    with (
-        pytest.raises(OSError, match=rf"Read-only file system: {tmp_path} cannot be written to"),
-        files.lock(tmp_path / ".lock"),
-    ):
+    with pytest.raises(OSError, match=rf"Read-only.*: {tmp_path / 'a.png'}"):
+        files.check_writable(tmp_path / "a.png")
+    with pytest.raises(OSError, match=rf"Read-only.*: {tmp_path}"), files.lock(tmp_path / ".lock"):
         pass
-
-
-def test_atomic_write_may_be_told_not_to_make_folders(tmp_path: Path) -> None:
-    with (
-        pytest.raises(FileNotFoundError, match="file could not be written"),
-        files.atomic_write(tmp_path / "a" / "file", parents=False),
-    ):
-        pass
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="devices as Linux has them")
@@ -145,29 +136,26 @@ def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
         file.write(b"text")
     assert link.is_char_device()
     assert os.read(reader, 10) == b"text"
-    (tmp_path / "full").symlink_to("/dev/full")
-    with (
-        pytest.raises(OSError, match=r"No space left on device: .*full could not be written"),
-        files.atomic_write(tmp_path / "full") as file,
-    ):
-        file.write(b"text")
     for end in (reader, writer):
         os.close(end)
+    (tmp_path / "full").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left"), files.atomic_write(tmp_path / "full") as file:
+        file.write(b"text")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="pipes and sockets as POSIX has them")
+@posix
 def test_what_is_neither_file_nor_device_is_refused(tmp_path: Path) -> None:
-    """At once: nobody waits for a reader of a pipe."""
+    """Before it is opened: nobody waits for a reader of a pipe."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
-    before = sorted((path.name, path.lstat().st_mode) for path in tmp_path.iterdir())
+    before = names(tmp_path)
     for name in ("pipe", "link", "socket"):
-        for write in (files.check_writable, lambda path: files.atomic_write(path).__enter__()):
+        for write in writers():
             with pytest.raises(OSError, match=f"{name}: expected the name of a file, got a pipe, a socket"):
                 write(tmp_path / name)
-    assert sorted((path.name, path.lstat().st_mode) for path in tmp_path.iterdir()) == before
+    assert names(tmp_path) == before
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="no /proc here")
@@ -179,13 +167,13 @@ def test_a_link_to_an_open_file_is_refused(tmp_path: Path) -> None:
                 files.check_writable(Path(folder, str(file.fileno())))
 
 
-def test_a_link_to_a_file_is_replaced_and_the_file_stays(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"old")
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    with files.atomic_write(tmp_path / "link") as file:
-        file.write(b"new")
-    assert (tmp_path / "file").read_bytes() == b"old"
-    assert (tmp_path / "link").read_bytes() == b"new"
+def test_check_writable_finds_what_is_in_the_way_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place, message in {"file/a/b.json": "file is a file", ".": "got a folder"}.items():
+        with pytest.raises(OSError, match=message):
+            files.check_writable(tmp_path / place)
+    files.check_writable(tmp_path / "new" / "b.json")
+    assert names(tmp_path / "new") == []
 
 
 def header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
@@ -196,46 +184,41 @@ def header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
 
 
 LIES = {
-    "terabytes": (header((10**6, 10**9)), "the header says uint8 of shape .* bytes, and there are 0"),
-    "more than there is": (header((4, 2)) + b"1234", "8 bytes, and there are 4"),
-    "less than there is": (header((2,)) + b"1234", "2 bytes, and there are 4"),
-    "negative sizes": (header((-2, -2)) + b"1234", "the header says"),
-    "objects": (header((1,), "|O") + b"12345678", "objects, which only pickle could load"),
-    "another version": (b"\x93NUMPY\x03\x00" + header((4,))[8:] + b"1234", "format .3, 0. of .npy"),
-    "no header": (b"\x93NUMPY\x01\x00\x10\x00((((((((", "EOF: reading array header"),
-    "nothing": (b"", "EOF: reading magic string"),
+    "petabytes": header((10**6, 10**9)),
+    "more than there is": header((4, 2)) + b"1234",
+    "less than there is": header((2,)) + b"1234",
+    "negative sizes": header((-2, -2)) + b"1234",
+    "objects": header((1,), "|O") + b"12345678",
+    "no header": b"\x93NUMPY\x01\x00\x10\x00((((((((",
+    "nothing": b"",
+    "text": b"no array at all",
 }
 
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("name", LIES)
-def test_an_array_is_not_read_before_its_size_is_known(tmp_path: Path, name: str, packed: bool) -> None:
-    data, message = LIES[name]
+def test_a_broken_array_is_refused(tmp_path: Path, name: str, packed: bool) -> None:
     path = tmp_path / "a.npz"
-    path.write_bytes(data)
+    path.write_bytes(LIES[name])
     if packed:
         with zipfile.ZipFile(path, "w") as file:
-            file.writestr("x.npy", data)
-    with pytest.raises(
-        ValueError, match=rf"a.npz: expected arrays saved by numpy, without objects, but: .*{message}"
-    ):
+            file.writestr("x.npy", LIES[name])
+    with pytest.raises(ValueError, match=r"a.npz: expected arrays saved by numpy, without objects, but: "):
         files.npz(path, ("x",))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.float64, np.str_])
 def test_arrays_come_back_as_they_were(tmp_path: Path, dtype: type, order: Any) -> None:
-    x = (
-        np.asfortranarray(np.arange(24).reshape(2, 3, 4).astype(dtype))
-        if order == "F"
-        else np.arange(0).astype(dtype)
-    )
-    np.savez_compressed(tmp_path / "a.npz", x=x, y=np.array(3))
+    x = np.array(np.arange(24).reshape(2, 3, 4).astype(dtype), order=order)
+    np.savez_compressed(tmp_path / "a.npz", x=x, y=np.array(3), empty=x[:0])
     np.save(tmp_path / "b.npy", x)
-    for found in (files.npz(tmp_path / "a.npz")["x"], files.npz(tmp_path / "b.npy", ("x",))["x"]):
-        assert found.dtype == x.dtype
-        assert np.array_equal(found, x)
-        assert found.flags.writeable
+    found = files.npz(tmp_path / "a.npz")
+    assert {name: array.shape for name, array in found.items()} == {"x": (2, 3, 4), "y": (), "empty": (0, 3, 4)}
+    for array in (found["x"], files.npz(tmp_path / "b.npy", ("x",))["x"]):
+        assert array.dtype == x.dtype
+        assert np.array_equal(array, x)
+        assert array.flags.writeable
     assert list(files.npz(tmp_path / "a.npz", ("y", "z"))) == ["y"]
 
 
@@ -245,32 +228,22 @@ def test_what_does_not_fit_into_memory_is_not_read(tmp_path: Path, monkeypatch: 
     np.save(tmp_path / "a.npy", np.zeros(2**20, np.uint8))
     assert len(files.npz(tmp_path / "a.npz")["x"]) == 2**20
     monkeypatch.setattr(files, "FREE", 2**19)
-    with pytest.raises(
-        ValueError, match=r"a.npz: .* at most 200 times the [\d,]+ bytes that are stored, got 1,048,576"
-    ):
+    with pytest.raises(ValueError, match=r"a.npz: .* at most 200 times"):
         files.npz(tmp_path / "a.npz")
     assert len(files.npz(tmp_path / "a.npy", ("x",))["x"]) == 2**20
     monkeypatch.setattr(files, "memory", lambda: 2**21)
-    with pytest.raises(ValueError, match=r"a.npy: .* at most a quarter of the 0 GiB of memory"):
+    with pytest.raises(ValueError, match=r"a.npy: .* at most a quarter"):
         files.npz(tmp_path / "a.npy", ("x",))
 
 
-def test_the_checksum_of_a_member_is_compared(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", x=np.arange(1000))
+@pytest.mark.parametrize("place", [b"labels.npy", np.arange(1000).tobytes()[4000:4010]], ids=["name", "number"])
+def test_damage_in_a_zip_is_noticed(tmp_path: Path, place: bytes) -> None:
+    """Labels whose name is damaged would be labels that are not there."""
+    np.savez(tmp_path / "a.npz", images=np.arange(1000), labels=np.arange(3))
     data = bytearray((tmp_path / "a.npz").read_bytes())
-    data[len(data) // 2] ^= 1
+    data[data.rindex(place)] ^= 1
     (tmp_path / "a.npz").write_bytes(data)
-    with pytest.raises(ValueError, match=r"a.npz: .*Bad CRC-32"):
-        files.npz(tmp_path / "a.npz")
-
-
-def test_a_damaged_name_in_a_zip_is_noticed(tmp_path: Path) -> None:
-    """Else labels that cannot be found would be labels that are not there."""
-    np.savez(tmp_path / "a.npz", images=np.zeros(3), labels=np.arange(3))
-    data = (tmp_path / "a.npz").read_bytes()
-    at = data.rindex(b"labels.npy")
-    (tmp_path / "a.npz").write_bytes(data[:at] + b"m" + data[at + 1 :])
-    with pytest.raises(ValueError, match=r"a.npz: .*'mabels.npy' and header b'labels.npy' differ"):
+    with pytest.raises(ValueError, match=r"a.npz: .*(differ|Bad CRC-32)"):
         files.npz(tmp_path / "a.npz", ("images", "labels"))
 
 
@@ -280,125 +253,38 @@ def test_a_member_that_a_damaged_zip_skips_is_missed(tmp_path: Path) -> None:
     data = bytearray((tmp_path / "a.npz").read_bytes())
     data[data.index(b"PK\1\2") + 33] ^= 128
     (tmp_path / "a.npz").write_bytes(data)
-    with zipfile.ZipFile(tmp_path / "a.npz") as file:
-        assert file.namelist() == ["images.npy"]
     with pytest.raises(ValueError, match=r"a.npz: .*there should be 2 arrays, and 1 are listed"):
         files.npz(tmp_path / "a.npz", ("images", "labels"))
 
 
-def make(calls: list[int]) -> files.Arrays:
-    calls.append(1)
-    return {"x": np.arange(1000)}
-
-
-def spoil(path: Path, how: str) -> None:
-    data = path.read_bytes()
-    if how == "truncated":
-        path.write_bytes(data[: len(data) // 2])
-    elif how == "flipped":  # in the middle of the compressed numbers
-        path.write_bytes(data[:200] + bytes([data[200] ^ 255]) + data[201:])
-    elif how == "empty":
-        path.write_bytes(b"")
-    elif how == "text":
-        path.write_bytes(b"no zip at all")
-    elif how == "pickle":
-        with path.open("wb") as file:
-            np.savez(file, x=np.array([print], dtype=object))  # allow_pickle is numpy's default for saving
-    elif how == "npy":
-        with path.open("wb") as file:
-            np.save(file, np.arange(3))
-    elif how == "other keys":
-        with path.open("wb") as file:
-            np.savez(file, y=np.arange(3))
-
-
-@pytest.mark.parametrize("how", ["truncated", "flipped", "empty", "text", "pickle", "npy", "other keys"])
-def test_a_broken_cache_file_is_made_again(own_cache: Path, how: str) -> None:
+@pytest.mark.parametrize("spoil", ["truncate", "flip", "other"])
+def test_a_broken_cache_file_is_made_again(own_cache: Path, spoil: str) -> None:
     calls: list[int] = []
-    load = functools.partial(files.cached, "x.npz", lambda: make(calls), lambda arrays: "x" in arrays)
+    path, x = own_cache / "x.npz", np.arange(1000)
+
+    def load() -> files.Arrays:
+        return files.cached("x.npz", lambda: calls.append(1) or {"x": x}, lambda arrays: "x" in arrays)  # type: ignore[func-returns-value]
+
     load()
     load()
     assert len(calls) == 1
-    spoil(own_cache / "x.npz", how)
-    assert np.array_equal(load()["x"], np.arange(1000))
-    assert len(calls) == 2
+    data = path.read_bytes()
+    if spoil == "other":
+        np.savez(path, y=x)
+    else:
+        path.write_bytes(data[:600] if spoil == "truncate" else data[:200] + bytes([data[200] ^ 255]) + data[201:])
+    assert np.array_equal(load()["x"], x)
     load()
     assert len(calls) == 2
-    assert leftovers(own_cache) == []
+    assert names(own_cache) == ["x.npz"]
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("KANERVA_CACHE", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match="could not be kept .* set KANERVA_CACHE"):
-        arrays = files.cached("x.npz", lambda: make([]), lambda arrays: True)
+    with pytest.warns(UserWarning, match="KANERVA_CACHE"):
+        arrays = files.cached("x.npz", lambda: {"x": np.arange(1000)}, lambda arrays: True)
     assert len(arrays["x"]) == 1000
-
-
-def test_download(tmp_path: Path) -> None:
-    with serving({"f": BODY}) as server:
-        download(f"{server.url}/f", tmp_path / "new" / "f")
-        assert server.asked == [None]
-    assert (tmp_path / "new" / "f").read_bytes() == BODY
-    assert leftovers(tmp_path / "new") == []
-
-
-def test_download_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    with serving({"f": BODY}, ["cut", "cut"]) as server:
-        download(f"{server.url}/f", tmp_path / "f")
-        assert server.asked == [None, "bytes=100000-", "bytes=150000-"]
-    assert (tmp_path / "f").read_bytes() == BODY
-
-
-def test_download_goes_on_with_an_earlier_part(tmp_path: Path) -> None:
-    (tmp_path / "f.part").write_bytes(BODY[:70_000])
-    with serving({"f": BODY}) as server:
-        download(f"{server.url}/f", tmp_path / "f")
-        assert server.asked == ["bytes=70000-"]
-    assert (tmp_path / "f").read_bytes() == BODY
-
-
-def test_download_starts_over_where_the_server_cannot_go_on(tmp_path: Path) -> None:
-    (tmp_path / "f.part").write_bytes(b"something else")
-    with serving({"f": BODY}, ["all"]) as server:
-        download(f"{server.url}/f", tmp_path / "f")
-    assert (tmp_path / "f").read_bytes() == BODY
-
-
-def test_download_starts_over_when_the_part_is_too_long(tmp_path: Path) -> None:
-    (tmp_path / "f.part").write_bytes(BODY + b"more")
-    with serving({"f": BODY}) as server:
-        download(f"{server.url}/f", tmp_path / "f")
-        assert server.asked == [f"bytes={len(BODY) + 4}-", None]
-    assert (tmp_path / "f").read_bytes() == BODY
-
-
-def test_download_tries_again_after_a_server_error(tmp_path: Path) -> None:
-    with serving({"f": BODY}, [503, 429]) as server:
-        download(f"{server.url}/f", tmp_path / "f")
-        assert len(server.asked) == 3
-    assert (tmp_path / "f").read_bytes() == BODY
-
-
-def test_download_gives_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with serving({"f": BODY}, [500, 500]) as server:
-        with pytest.raises(files.DownloadError, match=r"/f: no luck in 2 attempts; .* 500"):
-            download(f"{server.url}/f", tmp_path / "f", attempts=2)
-        assert "/f: HTTP Error 500: " in (said := capsys.readouterr().err)
-        assert "; attempt 2 of 2 in " in said
-        with pytest.raises(files.DownloadError, match="the server answered 404"):
-            download(f"{server.url}/g", tmp_path / "g")
-        assert len(server.asked) == 3  # a 404 once
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_download_of_something_broken_is_removed(tmp_path: Path) -> None:
-    with (
-        serving({"f": BODY}) as server,
-        pytest.raises(files.DownloadError, match=r"what came is broken \(odd\), and was removed"),
-    ):
-        download(f"{server.url}/f", tmp_path / "f", lambda path: "odd")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_lock_lets_through_one_after_the_other(tmp_path: Path) -> None:
@@ -407,28 +293,13 @@ def test_lock_lets_through_one_after_the_other(tmp_path: Path) -> None:
         pytest.fail("two at a time")
     with files.lock(path, wait=False):
         pass
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="folder"), files.lock(tmp_path / "folder"):
-        pass
 
 
-@pytest.mark.skipif(os.name != "posix", reason="flock")
-def test_a_folder_that_knows_no_locks_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@posix
+def test_a_folder_without_locks_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", refuse)
     with files.lock(tmp_path / "lock"):
         monkeypatch.undo()  # before anything else wants a lock
-
-
-def test_where_results_cannot_be_written_is_said_beforehand(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for place, message in {
-        "file/a/b.json": r"file/a: expected a folder, or a place to make one, but .*file is a file",
-        ".": "expected the name of a file, got a folder",
-    }.items():
-        with pytest.raises(OSError, match=message):
-            files.check_writable(tmp_path / place)
-    files.check_writable(tmp_path / "new" / "b.json")
-    assert list((tmp_path / "new").iterdir()) == []

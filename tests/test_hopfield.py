@@ -10,12 +10,13 @@ from torch import Tensor
 
 import kanerva
 from cases import normal
-from kanerva import CodecConfig, data, subject
+from kanerva import CodecConfig, data
 from kanerva.cli import main
-from kanerva.config import with_model
-from kanerva.data import ClassImages, corruption
+from kanerva.data import ClassImages, damage
+from kanerva.lab import runner
 from kanerva.models.rivals.hopfield import BETAS, Hopfield, HopfieldConfig
 from kanerva.models.rivals.nearest import Nearest, rounded
+from kanerva.training.config import with_model
 from small import patterns, tiny
 
 IMAGE = {"bernoulli": (1, 5, 6), "gaussian": (3, 5, 6)}
@@ -34,7 +35,7 @@ def images(m: Hopfield, *batch: int, seed: int = 0) -> Tensor:
 
 
 def corrupted(m: Hopfield, x: Tensor) -> Tensor:
-    corrupt, level = (corruption.flips, 0.3) if m.config.binary else (corruption.noise, 0.6)
+    corrupt, level = (damage.flips, 0.3) if m.config.binary else (damage.noise, 0.6)
     return corrupt(x, level, torch.Generator().manual_seed(0)).x
 
 
@@ -106,7 +107,7 @@ def test_lost_pixels_are_filled_in() -> None:
     """Also where the others are those of a stored image, whose energy falls by less than rounding errors."""
     m = model("gaussian", beta=1.0).float()
     x = rounded(0.5 * normal(20, 8, *m.config.image), binary=False).float()
-    cue = corruption.half(x)
+    cue = damage.half(x)
     found = m.recall(m.write(x), cue.x, 3, mask=cue.mask).last
     assert bool(found[..., 3:].flatten(-3).any(-1).all())
 
@@ -123,7 +124,7 @@ def test_beta_is_the_best_of_the_grid(tmp_path: Path, binary: bool) -> None:
     m.adapt(seen)
     draws = torch.Generator().manual_seed(0)
     x = data.episodes(seen, 8, 32, generator=draws)
-    cue = (corruption.flips if binary else corruption.noise)(x, 0.15, draws).x
+    cue = (damage.flips if binary else damage.noise)(x, 0.15, draws).x
     errors = {}
     for beta in BETAS:
         fixed = made(beta)
@@ -169,7 +170,7 @@ def test_codes_are_those_of_the_model(kind: str, likelihood: str, scale: str, tm
 def test_a_place_names_the_codec(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kanerva.train(with_model(tiny(tmp_path, steps=1), "vae"), tmp_path / "run")
     place = f"hopfield:{tmp_path / 'run'}"
-    (found,) = subject.find([place])
+    (found,) = runner.find([place])
     assert isinstance(found.model, Hopfield)
     assert found.model.config.code == 6
     assert float(found.model.beta) != 1  # chosen on its training images
@@ -177,7 +178,7 @@ def test_a_place_names_the_codec(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"{kanerva.evaluate(found.model, found.unseen, 4, 64).nats:.2f} ± " in capsys.readouterr().out
     for bad in ("hopfield:", "hopfield:nearest"):
         with pytest.raises(ValueError, match="expected a trained model after the colon, got"):
-            list(subject.find([bad], dataset=str(tmp_path / "bits.npz")))
+            list(runner.find([bad], dataset=str(tmp_path / "bits.npz")))
 
 
 @pytest.mark.parametrize(

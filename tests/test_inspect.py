@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("short_search")
 def look(monkeypatch: pytest.MonkeyPatch) -> DKM:
     """The model of every name is `mirror`, whose codec no file can hold."""
     m = mirror()
-    monkeypatch.setattr("kanerva.commands.load", lambda _: m)
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: m)
     return m
 
 
@@ -135,7 +135,7 @@ def test_a_sheet_that_cannot_be_written_is_refused_first(
     look: DKM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(look.blank(), tmp_path / "state.safetensors")
-    monkeypatch.setattr("kanerva.commands.inside", lambda *_: pytest.fail("the work was begun"))
+    monkeypatch.setattr("kanerva.app.commands.inside", lambda *_: pytest.fail("the work was begun"))
     with pytest.raises(SystemExit) as end:
         main(["inspect", path, "--device", "cpu", "--out", f"{path}/sheet.png"])
     assert f"{path} is a file" in str(end.value.code)
@@ -143,7 +143,7 @@ def test_a_sheet_that_cannot_be_written_is_refused_first(
 
 def test_inspect_needs_a_dkm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(mirror().blank(), tmp_path / "state.safetensors")
-    monkeypatch.setattr("kanerva.commands.load", lambda _: Toy())
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: Toy())
     with pytest.raises(SystemExit) as end:
         main(["inspect", path, "--checkpoint", "here"])
     assert end.value.code == "kanerva: checkpoint: expected a DKM, got here, of kind toy"
@@ -156,7 +156,7 @@ def test_inspect_says_why_it_finds_nothing_in_colour(
     m = DKM(
         dataclasses.replace(COLOUR, codec=dataclasses.replace(COLOUR.codec, linear=True), code=12, rows=8)
     ).eval()
-    monkeypatch.setattr("kanerva.commands.load", lambda _: m)
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: m)
     path = saved(m.write(torch.rand(5, 3, 8, 8)), tmp_path / "state.safetensors")
     main(["inspect", path, "--device", "cpu", "--json"])
     about = json.loads(capsys.readouterr().out)

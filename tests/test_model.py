@@ -49,7 +49,7 @@ def test_the_paper_s_model_has_its_size() -> None:
 
 
 @pytest.mark.parametrize("image", [(1, 28, 28), (3, 32, 32), (1, 7, 12), (2, 3, 5)])
-@pytest.mark.parametrize("codec", [CodecConfig(), CodecConfig((4, 6), depth=2, norm="group", activation="silu")])
+@pytest.mark.parametrize("codec", [CodecConfig(), CodecConfig((4, 6), style="silu")])
 def test_images_of_any_size_come_back_in_their_size(image: tuple[int, int, int], codec: CodecConfig) -> None:
     m = model(DKMConfig(image=image, rows=3, code=5, codec=codec))
     x = binary(2, 3, *image)

@@ -15,9 +15,9 @@ import kanerva
 from cases import generator
 from kanerva import MODELS, CodecConfig, Model, Recall
 from kanerva.cli import main
-from kanerva.config import with_model
-from kanerva.data import ClassImages, corruption
+from kanerva.data import ClassImages, damage
 from kanerva.models import BaseConfig
+from kanerva.training.config import with_model
 from small import metrics, tiny
 
 pytestmark = pytest.mark.usefixtures("short_search")
@@ -66,7 +66,7 @@ def images(model: Model, *batch: int, seed: int = 0) -> Tensor:
 
 
 def corrupted(model: Model, x: Tensor) -> Tensor:
-    corrupt = corruption.flips if model.config.binary else corruption.noise
+    corrupt = damage.flips if model.config.binary else damage.noise
     return corrupt(x, 0.15, generator(1)).x
 
 
@@ -398,7 +398,7 @@ def test_a_wrong_name_is_answered_with_those_there_are() -> None:
 def test_rivals_are_trained_and_say_what_their_scores_leave_out(
     name: str, extra: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = with_model(tiny(tmp_path, steps=60, lr=1e-2, evaluate_every=60, save_every=60), name)
+    config = with_model(tiny(tmp_path, steps=60, lr=1e-2, evaluate_every=60), name)
     score = kanerva.train(config, tmp_path / "run")
     assert score is not None
     assert score.extra == {}  # in training it would take too long

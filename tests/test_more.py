@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+import more
 from kanerva import DKM
 from kanerva.data import ClassImages
-from kanerva.experiments.more import Case, More, draw, fresh, judge
-from kanerva.recall.methods import like
 from recalling import generator, model
-from trials import SMALL, run, subject
+from trials import SMALL, drawn, run, subject
 
 
 def written() -> tuple[DKM, torch.Tensor]:
@@ -31,17 +30,6 @@ def test_draws_have_the_mean_and_the_covariance_of_the_examples_weights() -> Non
     assert apart.max() < 5 * (2 / 20_000) ** 0.5
 
 
-def test_every_memory_of_a_batch_has_draws_of_its_own() -> None:
-    m, x = written()
-    both = torch.stack([x, 1 - x])
-    with torch.no_grad():
-        state = m.write(both)
-        found = m.more(state, both, 3, generator())
-        assert found.x.shape == (1, 2, 3, *m.config.image)
-        again = m.more(state, both, 3, generator())
-    assert torch.equal(found.x, again.x)
-
-
 def test_one_example_has_no_spread() -> None:
     m, x = written()
     with pytest.raises(ValueError, match="x: expected at least 2 images, whose spread new ones have, got 1"):
@@ -55,14 +43,11 @@ def classes(count: int = 3, each: int = 4) -> ClassImages:
         pixels[c, :, 0, :, c] = 1
         for i in range(each):
             pixels[c, i, 0, i % 4, 5] = 1
-    flat = pixels.reshape(-1, 1, 4, 8)
-    return ClassImages.from_labels(flat, np.repeat(np.arange(count), each), binary=True)
+    return ClassImages.from_labels(pixels.reshape(-1, 1, 4, 8), np.repeat(np.arange(count), each), binary=True)
 
 
 def test_what_is_written_is_not_held_out() -> None:
-    case = draw(classes(), 2, 3, generator())
-    assert case.written.shape == (2, 1, 4, 8)
-    assert case.held_out.shape == (3, 2, 1, 4, 8)
+    case = more.draw(classes(), 2, 3, generator())
     own = torch.cat([case.written, case.held_out[0]]).flatten(1)
     assert len(own.unique(dim=0)) == 4
     label = case.held_out.flatten(3)[:, 0, 0].argmax(-1)
@@ -71,34 +56,19 @@ def test_what_is_written_is_not_held_out() -> None:
 
 
 def test_images_are_told_by_the_nearest_held_out_one() -> None:
-    case = draw(classes(), 2, 3, generator())
-    assert judge(case.written, case) == {"right": 1.0, "apart": 0.0}
-    other = judge(case.held_out[1], case)
+    case = more.draw(classes(), 2, 3, generator())
+    assert more.judge(case.written, case) == {"right": 1.0, "apart": 0.0}
+    other = more.judge(case.held_out[1], case)
     assert other["right"] == 0
     assert other["apart"] >= 8  # two columns of four
     # real images: those written are told by those held out; the held-out ones have a distance to those written
-    one = Case(case.written, torch.cat([case.held_out[1:2], case.held_out[:1]]))
-    assert fresh(one) == {"right": 0.0, "apart": other["apart"]}
-
-
-def test_too_few_images_of_a_class() -> None:
-    with pytest.raises(
-        ValueError, match="among: expected at most 0, as many classes of images/all as have 6 images"
-    ):
-        draw(classes(), 3, 2, generator())
+    one = more.Case(case.written, torch.cat([case.held_out[1:2], case.held_out[:1]]))
+    assert more.fresh(one) == {"right": 0.0, "apart": other["apart"]}
 
 
 def test_all_models_have_the_same_classes_and_examples() -> None:
     """Whatever noise they draw: one of more rows draws more of it for `sample`."""
-    work = More(episodes=3, examples=2, samples=2, among=2, steps=1)
-    found = [run(work, subject(config))["sets"] for config in (SMALL, dataclasses.replace(SMALL, rows=9))]
-    assert found[0]["fresh images"] == found[1]["fresh images"]
-
-
-def test_what_needs_no_memory_is_drawn_from_the_codes_alone() -> None:
-    v = torch.randn(5, 3, generator=generator(), dtype=torch.float64)
-    drawn = like(v, 20_000, generator())
-    assert ((drawn.mean(0) - v.mean(0)).abs() < 5 * v.std(0) / 20_000**0.5).all()
-    torch.testing.assert_close(
-        drawn.T.cov(), v.T.cov(), rtol=0, atol=5 * (2 / 20_000) ** 0.5 * float(v.var(0).max())
-    )
+    found = [run(more, subject(config), episodes=3) for config in (SMALL, dataclasses.replace(SMALL, rows=9))]
+    assert found[0]["sets"]["fresh images"] == found[1]["sets"]["fresh images"]
+    assert more.table(found[0]).rows[-1][0] == "by chance"
+    assert set(drawn(more, a=found[0])) == {"pictures"}

@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from kanerva import report
-from kanerva.experiments.capacity import Capacity
-from kanerva.experiments.denoising import Denoising
-from test_report import read, svg
+from kanerva.app import report
+from kanerva.lab import capacity, denoising
 from trials import run, subject
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -73,14 +71,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setattr("kanerva.recall.frame.TRIAL", 0)
         for name in ("BUDGET", "RECALL"):
             patch.setattr(f"kanerva.recall.frame.{name}", 100)
-        for work in (
-            Denoising(episodes=1, length=3, steps=3, flips=(0.0, 0.15), pictures=4),
-            Capacity(lengths=(2, 4), classes=(2, 4), episodes=2),
-        ):
-            result = run(work, subject())
-            models = [{"name": name, "kind": "dkm", "result": result} for name in ("first", "second")]
-            found = {"experiment": work.NAME, "command": f"kanerva experiment {work.NAME}", "models": models}
-            (folder / "experiments" / f"{work.NAME}.json").write_text(json.dumps(found))
+        for name, experiment, sizes in (("denoising", denoising, {}), ("capacity", capacity, {"classes": (2, 4)})):
+            result = run(experiment, subject(), **sizes)
+            models = [{"name": which, "kind": "dkm", "result": result} for which in ("first", "second")]
+            found = {"experiment": name, "command": f"kanerva experiment {name}", "models": models}
+            (folder / "experiments" / f"{name}.json").write_text(json.dumps(found))
     return report.write(folder)
 
 
@@ -105,35 +100,6 @@ def look(page: Path, folder: Path, width: int, height: int) -> dict[str, Any]:
     return found
 
 
-def test_recall_comes_first_and_models_side_by_side(written: Path) -> None:
-    page = read(written)
-    text = written.read_text()
-    assert text.index('class="strip"') < text.index("<h2>")
-    assert page.text.count("cue, 15 % flips") == 2  # one for each model
-    strips = [image for image in page.all("img") if "data-step" in image]
-    # stored, cue, and three methods' first steps: 1 and 2, and the last
-    assert [image["data-step"] for image in strips[: len(strips) // 2]] == ["0", "0", *["1", "2", "3"] * 2]
-    assert sum("hidden" not in image for image in strips) == 2 * 4
-    (slider,) = page.all("input")
-    assert (slider["data-steps"], slider["max"]) == ("1 2 3", "2")
-    assert "Originals, damaged cues" not in page.text  # which would be the same again
-    assert page.text.count("Errors, energy (where the model has one)") == 1
-    assert page.text.replace("\n", "").count("least-squaresfirst") == 1
-    assert page.text.replace("\n", "").count("least-squaressecond") == 1
-
-
-def test_panels_can_be_read_by_themselves(written: Path) -> None:
-    """Those that share an axis or a title with others get it back."""
-    capacity = [svg(i["src"]) for i in read(written).all("img") if "unseen classes" in svg(i["src"])]
-    assert len(capacity) == 4
-    assert ["retrieval error" in text for text in capacity] == [True, True, False, False]
-    assert ["of one read-out" in text for text in capacity] == [False, False, True, True]
-    assert all("episode length T" in text for text in capacity)
-    assert [("2 unseen classes" in text) for text in capacity] == [True, False, True, False]
-    erased = [svg(i["src"]) for i in read(written).all("img") if "half erased" in svg(i["src"])]
-    assert len(erased) == 2 * 2
-
-
 @browser
 @pytest.mark.parametrize(("width", "height"), [(1280, 900), (390, 844)])
 def test_nothing_is_cut_off(width: int, height: int, written: Path, tmp_path: Path) -> None:
@@ -153,7 +119,6 @@ def test_nothing_is_cut_off(width: int, height: int, written: Path, tmp_path: Pa
 
 @browser
 def test_light_and_dark_and_the_policy(written: Path, tmp_path: Path) -> None:
-    panels = look(written, tmp_path, 1280, 900)["panels"]
     bright = {}
     for name, options in {"light": (), "dark": ("--blink-settings=preferredColorScheme=0",)}.items():
         sheet = tmp_path / f"{name}.png"
@@ -162,10 +127,6 @@ def test_light_and_dark_and_the_policy(written: Path, tmp_path: Path) -> None:
         assert "Content Security Policy" not in said
         assert "CONSOLE" not in said
         with Image.open(sheet) as image:
-            grey = np.asarray(image.convert("L"))
-        left, top, right, bottom = map(int, panels[0])
-        bright[name] = grey[top:bottom, left:right]
-    assert np.median(bright["light"]) > 240
-    assert np.median(bright["dark"]) < 40
-    assert (bright["light"] < 60).mean() > 0.005  # text and lines
-    assert (bright["dark"] > 200).mean() > 0.005
+            bright[name] = float(np.median(np.asarray(image.convert("L"))))
+    assert bright["light"] > 240
+    assert bright["dark"] < 40

@@ -7,7 +7,7 @@ from torch import Tensor
 import kanerva
 from cases import normal
 from kanerva import DKMConfig, memory
-from kanerva.data import corruption
+from kanerva.data import damage
 from kanerva.likelihood import Bernoulli, Gaussian, Likelihood
 from kanerva.recall import search
 from recalling import BITS, COLOUR, FULL, generator, images, model, strokes
@@ -26,7 +26,7 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
     state = m.write(x)
     at = m.retriever(state)
     y = images(config, 3, 10, seed=5, dtype=torch.float64)
-    mask = corruption.half(y, "top").mask
+    mask = damage.half(y, "top").mask
     assert mask is not None
     with kanerva.deep_checks(False):  # as in recall
         found = search.infer(at, y, noise, mask)
@@ -78,7 +78,7 @@ def test_a_known_channel_beats_none() -> None:
     """With a trained model, what explains a cue through the channel is nearer to it than what trusts the cue."""
     m, x = kanerva.load("omniglot").requires_grad_(False), strokes(6)
     at = m.retriever(m.write(x))
-    y = corruption.flips(x, 0.2, generator()).x
+    y = damage.flips(x, 0.2, generator()).x
     errors = {}
     for noise in (0.2, 0.001, None):
         with kanerva.deep_checks(False):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,16 +13,12 @@ from torch import Tensor
 
 from kanerva import DKM, CodecConfig, DKMConfig, Model, Terms
 from kanerva.data import ClassImages
-from kanerva.experiments.base import Experiment, Subject
+from kanerva.lab.runner import Subject
 from kanerva.models.base import BaseConfig, Hints
 from kanerva.recall.trajectory import Snapshot
 
 SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def model(config: DKMConfig = SMALL) -> DKM:
@@ -84,18 +81,24 @@ def images(config: DKMConfig = SMALL) -> ClassImages:
     return ClassImages.from_labels(pixels, np.repeat(np.arange(6), 4), binary=binary)
 
 
-def subject(config: DKMConfig = SMALL, trained: DKM | None = None) -> Subject:
+def subject(config: DKMConfig = SMALL, trained: Model | None = None) -> Subject:
     both = images(config)
     return Subject("small", trained or model(config), both, both, {})
 
 
-def run(work: Experiment, who: Subject) -> dict[str, Any]:
-    """What a run gives, as it comes back from its file."""
-    ticks: list[int] = []
+def run(experiment: ModuleType, who: Subject, **sizes: Any) -> dict[str, Any]:
+    """What a run of smoke's sizes, or others, gives, as it comes back from its file."""
     with torch.no_grad():
-        found = work.run(who, generator(), lambda: ticks.append(1))
-    assert len(ticks) == work.rounds(who.model)
+        found = experiment.run(who, 0, **{**experiment.SMOKE, **sizes})
     return json.loads(json.dumps(found, allow_nan=False))
+
+
+def drawn(experiment: ModuleType, **results: dict[str, Any]) -> dict[str, Any]:
+    """The figures of the results of models by their names, and that they can be written."""
+    figures = experiment.figures([{"name": name, "result": result} for name, result in results.items()])
+    for figure in figures.values():
+        figure.savefig("/dev/null", format="png", dpi=30)
+    return figures
 
 
 def bits(*rows: str) -> Tensor:

@@ -6,8 +6,6 @@ writes episodes faster with the same results; `DKM` is the model around them.
 
 import importlib
 import importlib.util
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -15,12 +13,13 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from . import data, kernels, memory, nn
     from .codec import CodecConfig
-    from .config import PRESETS, DataConfig, RunConfig, TrainConfig
-    from .evaluate import Score, evaluate
     from .memory import MemoryState
     from .models import DKM, MODELS, DKMConfig, Model, Recall, Terms, create, load
     from .support.checks import deep_checks
-    from .train import train
+    from .training.config import DataConfig, RunConfig, TrainConfig
+    from .training.evaluate import Score, evaluate
+    from .training.loop import train
+    from .training.presets import PRESETS
 
 __all__ = [
     "DKM",
@@ -52,11 +51,12 @@ __all__ = [
 _SOURCES = {
     "support.checks": ("deep_checks",),
     "codec": ("CodecConfig",),
-    "config": ("PRESETS", "DataConfig", "RunConfig", "TrainConfig"),
-    "evaluate": ("Score", "evaluate"),
     "memory": ("MemoryState",),
     "models": ("DKM", "MODELS", "DKMConfig", "Model", "Recall", "Terms", "create", "load"),
-    "train": ("train",),
+    "training.config": ("DataConfig", "RunConfig", "TrainConfig"),
+    "training.evaluate": ("Score", "evaluate"),
+    "training.loop": ("train",),
+    "training.presets": ("PRESETS",),
 }
 _SOURCE = {name: source for source, names in _SOURCES.items() for name in names}
 
@@ -75,14 +75,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(ModuleType):
-    """Importing the file train.py would put it in the place of the function `train`; likewise `evaluate`."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        own = isinstance(value, ModuleType) and _SOURCE.get(name) == name
-        super().__setattr__(name, getattr(value, name) if own else value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -36,18 +36,14 @@ class CodecConfig:
 
     filters: tuple[int, ...] = (16, 16, 16)
     """Channels of each stage; every stage halves the image."""
-    depth: int = 1
-    """Residual blocks in each stage."""
-    norm: Literal["none", "group"] = "none"
-    """Normalisation inside the residual blocks: none (the paper) or GroupNorm."""
-    activation: Literal["relu", "silu"] = "relu"
-    """The nonlinearity: relu (the paper) or silu."""
+    style: Literal["relu", "silu"] = "relu"
+    """The nonlinearity of the residual blocks: relu (the paper), or silu with GroupNorm before it."""
     linear: bool = False
     """Grey and colour images: also map pixels to the code and back by a matrix each, which start as the principal
     components of the training images. The convolutions learn what those leave out."""
 
     def __post_init__(self) -> None:
-        checks.fields(self, filters=1, depth=0)
+        checks.fields(self, filters=1)
 
 
 class Residual(nn.Module):
@@ -58,7 +54,7 @@ class Residual(nn.Module):
         self.norm1, self.norm2 = _norm(width, config), _norm(width, config)
         self.conv1 = nn.Conv2d(width, width, 3, padding=1)
         self.conv2 = nn.Conv2d(width, width, 3, padding=1)
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = ACTIVATIONS[config.style]
 
     def forward(self, h: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
         a = self.conv1(self.activation(self.norm1(h)))
@@ -106,7 +102,7 @@ class Encoder(nn.Module):
 
     def __init__(self, image: tuple[int, int, int], code: int, config: CodecConfig) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = ACTIVATIONS[config.style]
         widths = (image[0], *config.filters)
         self.down = nn.ModuleList(Down(a, b) for a, b in pairwise(widths))
         self.blocks = nn.ModuleList(_blocks(width, config) for width in config.filters)
@@ -141,7 +137,7 @@ class Decoder(nn.Module):
     ) -> None:
         super().__init__()
         self.precise = precise
-        self.activation = ACTIVATIONS[config.activation]
+        self.activation = ACTIVATIONS[config.style]
         self.sizes = sizes(image, config)[::-1]
         widths = (*config.filters[::-1], image[0] + more)
         self.start = nn.Linear(code, widths[0] * math.prod(self.sizes[0]))
@@ -221,12 +217,12 @@ def sizes(image: tuple[int, int, int], config: CodecConfig) -> list[tuple[int, i
 
 
 def _blocks(width: int, config: CodecConfig) -> nn.Sequential:
-    return nn.Sequential(*(Residual(width, config) for _ in range(config.depth)))
+    return nn.Sequential(Residual(width, config))
 
 
 def _norm(width: int, config: CodecConfig) -> nn.Module:
     # eight groups, or as many as divide the width
-    return nn.GroupNorm(math.gcd(8, width), width) if config.norm == "group" else nn.Identity()
+    return nn.GroupNorm(math.gcd(8, width), width) if config.style == "silu" else nn.Identity()
 
 
 def _start(module: nn.Module) -> None:

@@ -1,8 +1,15 @@
 """Images by class, and episodes drawn from them.
 
-`load` finds a data set by name (`glyphs`, which needs no download, `omniglot`, or `mazes`, in colour) or reads the
-user's own images from a path; `episodes` draws batches of episodes where the images lie; `augment` changes images
-at random. `flips`, `noise`, `block`, `half` and `salt_and_pepper` damage images, to be recalled.
+    episodes   what are images by class, how are they split, and how are episodes drawn from them?
+    damage     what may happen to an image before it is recalled?
+    augment    how are images changed at random, for training?
+    glyphs     characters of many scripts, which need no download
+    omniglot   handwritten characters: where are they found, and how are they prepared?
+    mazes      which mazes are in which split, and what is seen in them?
+    raycast    how is a view of a maze drawn?
+    own        how are the user's own pictures read, and split?
+
+`load` finds a data set by name, or reads the user's own pictures from a path.
 """
 
 import inspect
@@ -11,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..spelling import nearest as nearest
-from . import glyphs, images, mazes, omniglot
+from ..support.spelling import nearest as nearest
+from . import glyphs, mazes, omniglot, own
 from .augment import augment, mirror
-from .corruption import Cue, block, flips, half, noise, salt_and_pepper
+from .damage import Cue, block, flips, half, noise, salt_and_pepper
 from .episodes import ClassImages, changes, episodes
 
 __all__ = [
@@ -36,16 +43,16 @@ SETS: dict[str, Callable[..., ClassImages]] = {
     "glyphs": glyphs.load,
     "omniglot": omniglot.load,
     "mazes": mazes.load,
-    "images": images.load,
+    "images": own.load,
 }
-SPLITS = ("train", "test")
+SPLITS = ("train", "validation", "test", "train+validation")
 
 
 def load(name: str | os.PathLike[str], split: str = "train", **given: Any) -> ClassImages:
-    """Load one split of a data set; the classes (or at least the images) of the two splits are disjoint.
+    """Load one split of a data set; train, validation and test share no class, or at least no image.
 
     name: "glyphs"; "omniglot" (option data_dir); "mazes" (options size: 32 or 64; mazes: how many to train on); or
-    a folder or file of your own (options of `kanerva.data.images.load`: size, binary, invert, channels, holdout),
+    a folder or file of your own (options of `kanerva.data.own.load`: size, binary, invert, channels),
     also as "images" with path=….
     """
     if split not in SPLITS:
@@ -69,8 +76,7 @@ def find(name: str | os.PathLike[str]) -> str:
         return key
     if not _is_path(name):
         raise ValueError(
-            f"name: expected one of {', '.join(SETS)}, or a path to {images.SOURCES}, "
-            f"got {key!r}{nearest(key, SETS)}"
+            f"name: expected one of {', '.join(SETS)}, or a path to {own.SOURCES}, got {key!r}{nearest(key, SETS)}"
         )
     return "images"
 
@@ -82,12 +88,6 @@ def options(name: str | os.PathLike[str]) -> tuple[str, ...]:
 
 def _is_path(name: str | os.PathLike[str]) -> bool:
     """Tell a path from a misspelt name: it exists, or looks like one."""
-    text = os.fspath(name)
-    separators = [s for s in (os.sep, os.altsep) if s]
-    return (
-        not isinstance(name, str)
-        or any(s in text for s in separators)
-        or text.endswith((".npy", ".npz", *images.SUFFIXES))
-        or ".tfrecord" in text
-        or Path(text).expanduser().exists()
-    )
+    path = Path(name).expanduser()
+    like = {"/", os.sep} & {*os.fspath(name)} or path.suffix in (".npy", ".npz", *own.SUFFIXES)
+    return not isinstance(name, str) or bool(like) or path.exists()

@@ -69,7 +69,7 @@ def once(backward: Callable[..., Any]) -> Callable[..., Any]:
         if torch.is_grad_enabled():  # as it is in a backward pass with create_graph=True, and there alone
             raise RuntimeError(
                 "kernels: the fast writes can be differentiated once, and create_graph=True asks for more; "
-                "backend='reference' (model.backend, --write) any number of times"
+                "backend='reference' (model.backend, --compute) any number of times"
             )
         return backward(*args)
 

@@ -18,18 +18,18 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from .. import files
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
 from ..data import ClassImages, episodes, nearest
-from ..fields import to_dict
-from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood, dequantise
+from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from ..recall.retriever import Hints as Hints
 from ..recall.retriever import StoredImages
 from ..recall.trajectory import Recall as Recall
 from ..recall.trajectory import Snapshot, follow
-from ..support import checks
+from ..support import checks, tensors
 from ..support.checks import Count, Random, Sizes
+from ..support.configs import to_dict
 from ..support.door import public
+from ..support.pixels import LEVEL, dequantise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +52,9 @@ class BaseConfig:
         """Whether images are binary; otherwise they are grey or colour, on [−1, 1]."""
         return self.likelihood == "bernoulli"
 
+    def check(self) -> None:
+        """Refuse settings that do not apply to such images."""
+
     @classmethod
     def of_kind(cls, kind: str) -> "type[BaseConfig]":
         """The config of another kind of model."""
@@ -67,16 +70,30 @@ class CodecModelConfig(BaseConfig):
     scale: Literal["one", "pixel", "colour"] = "one"
     """Standard deviations of the gaussian likelihood: one for all pixels (the paper); for every pixel and channel
     its own, from the decoder; or these and the correlations between a pixel's channels (colour)."""
-    min_scale: float = 1 / 128
-    """Least standard deviation of the gaussian likelihood; a grey level is 1/128 wide."""
     pixels: Literal["points", "levels"] = "points"
     """How grey and colour pixels are scored: by the density at a point drawn from their grey level (the paper), or
-    by the probability of the level, which costs less where pixels are predicted well; set --min-scale 0.0025."""
+    by the probability of the level, which costs less where pixels are predicted well."""
     codec: CodecConfig = dataclasses.field(default_factory=CodecConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.fields(self, code=1, min_scale=1e-6)  # any standard deviation that float32 can divide by
+        checks.fields(self, code=1)
+
+    def check(self) -> None:
+        """Refuse what binary images have no use for; a model is checked when it is made, a run before."""
+        came = {"scale": self.scale, "pixels": self.pixels, "linear": self.codec.linear}
+        usual = {"scale": "one", "pixels": "points", "linear": False}
+        for name, value in came.items() if self.binary else ():
+            if value != usual[name]:
+                raise ValueError(f"{name}: expected {usual[name]} for binary images, got {value}")
+
+    @property
+    def min_scale(self) -> float:
+        """Least standard deviation of the gaussian likelihood; a grey level is 1/128 wide.
+
+        Scored by levels, it is just above √(LEVEL² / 12 + SURE²), below which levels take no notice of it.
+        """
+        return 0.0025 if self.pixels == "levels" else LEVEL
 
     @property
     def spread(self) -> tuple[int, int]:
@@ -160,6 +177,8 @@ class Preparation(NamedTuple):
     """Whether to compile the codec."""
     write: str
     """How an episode is written into the memory: a backend of `kanerva.kernels`, or auto."""
+    drawn: bool = False
+    """Whether a loss reads from memories that are drawn from q(M), not from their means."""
 
 
 def pixels(name: str, x: Tensor, call: checks.Call) -> None:
@@ -195,6 +214,8 @@ class Model(nn.Module, ABC):
     """The recall whose first step is one plain read of the memory; None: the first of METHODS."""
     LATENT: ClassVar[str] = "w"
     """The letter of what it infers for each image: w for weights, z for a code."""
+    BOUNDS: ClassVar[tuple[str, ...]] = ("L",)
+    """The bounds that it can be trained by."""
     UNTRAINED: ClassVar[bool] = False
     """Whether it can be used as it is created: it has nothing to train."""
     AUTO: ClassVar[bool] = False
@@ -411,8 +432,8 @@ class Model(nn.Module, ABC):
     def save(self, path: str | Path) -> None:
         """Write the model to one safetensors file, config included; `kanerva.load` reads it."""
         weights = self.state_dict()
-        files.dtype_of(weights, str(path))  # what could not be loaded is not saved
-        files.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
+        tensors.dtype_of(weights, str(path))  # what could not be loaded is not saved
+        tensors.save(path, {f"model.{k}": v for k, v in weights.items()}, {"model": to_dict(self.config)})
 
 
 MODELS: dict[str, type[Model]] = {}
@@ -462,8 +483,8 @@ class Codec(nn.Module):
     def make(self, encoded: int, auto: bool = False) -> None:
         """Make encoder and decoder, with names of their own in a model's state_dict; auto: a loss has L_AE."""
         c = self.config
-        if c.binary and c.codec.linear:
-            raise ValueError("linear: expected false for binary images, whose logits are no linear map of a code")
+        c.check()
+        self.min_scale = c.min_scale
         self.encoder = Encoder(c.image, encoded, c.codec)
         self.decoder = Decoder(c.image, c.code, c.codec, sum(c.spread), precise=not c.binary)
         if not c.binary:
@@ -490,8 +511,8 @@ class Codec(nn.Module):
             return Bernoulli(out)
         mean, s, lower = out.split((c.image[0], *c.spread), -3)
         if not any(c.spread):
-            return Gaussian(mean, c.min_scale + self.log_scale.exp())
-        scale = c.min_scale + (self.log_scale + bounded(s)).exp()
+            return Gaussian(mean, self.min_scale + self.log_scale.exp())
+        scale = self.min_scale + (self.log_scale + bounded(s)).exp()
         if not lower.shape[-3]:
             return Gaussian(mean, scale)
         s = scale.unbind(-3)
@@ -512,7 +533,7 @@ class Codec(nn.Module):
             log_lik, auto = self.log_p(both, x.expand(2, *x.shape)).unbind(0)
             return log_lik, auto
         first = type(both)(*(part[0] for part in both))
-        scale = self.config.min_scale + self.log_scale_auto.exp()
+        scale = self.min_scale + self.log_scale_auto.exp()
         return self.log_p(first, x), Gaussian(both.mean[1], scale).log_prob(x)
 
     def log_p(self, p: Likelihood, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b"]:

@@ -11,9 +11,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .. import data, files
-from ..fields import from_dict
+from .. import data
 from ..memory import MemoryState
+from ..support import files, tensors
+from ..support.configs import from_dict
 from .base import MODELS, BaseConfig, Model, find
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -57,7 +58,7 @@ class Checkpoint(NamedTuple):
         config, where = self.config, str(self.path)
         kind = find(config.kind)
         weights = {name: x.float() if x.dtype == torch.float16 else x for name, x in self.weights().items()}
-        dtype = files.dtype_of(weights, where)
+        dtype = tensors.dtype_of(weights, where)
         with torch.inference_mode(False):  # a model that could not be differentiated would be a surprise later
             try:
                 # wrong digits in a config can ask for any amount of memory: a model without numbers takes none
@@ -66,7 +67,7 @@ class Checkpoint(NamedTuple):
             except (ValueError, TypeError, RuntimeError, OverflowError) as error:
                 line = str(error).splitlines()[0]
                 raise ValueError(f"{where}: weights do not fit the model: {line}") from None
-            files.match(shapes, weights, where)
+            tensors.match(shapes, weights, where)
             model = kind(config).to(dtype)
         model.load_state_dict(weights)
         return model.eval()
@@ -76,7 +77,7 @@ def read(place: str | Path) -> Checkpoint:
     """Read the checkpoint at a place; where there is none, the error says what there is."""
     path = locate(place)
     if path.is_file():
-        return Checkpoint(path, *files.load(path))
+        return Checkpoint(path, *tensors.load(path))
     if path.name == LAST and path.parent.is_dir():
         hint = f"; {path.parent} is not the folder of a run, or nothing was saved there yet"
         raise FileNotFoundError(f"{path}: no such file{hint}")
@@ -106,7 +107,7 @@ def taken(place: str | Path) -> str:
     """Which checkpoint `locate` takes of a run's folder, to be said; empty where there was no choice."""
     path = locate(place)
     chosen = path.name == BEST and path != Path(place)
-    return f"{path}, the checkpoint with the best test score of the run" if chosen else ""
+    return f"{path}, the checkpoint with the best validation score of the run" if chosen else ""
 
 
 def shipped() -> list[str]:
@@ -136,14 +137,14 @@ def create(
 
 def load_state(path: str | Path) -> MemoryState:
     """Read a memory, or many, from a safetensors file of R and U: save_file(state._asdict(), path) wrote it."""
-    tensors, metadata = files.read(Path(path))
-    if not {"R", "U"} <= set(tensors):
+    found, metadata = tensors.read(Path(path))
+    if not {"R", "U"} <= set(found):
         usual = "; this is a checkpoint of a model" if "kanerva" in metadata else ""
-        raise ValueError(f"{path}: expected the R and U of a memory, got {', '.join(sorted(tensors)[:5])}{usual}")
-    return MemoryState(tensors["R"], tensors["U"])
+        raise ValueError(f"{path}: expected the R and U of a memory, got {', '.join(sorted(found)[:5])}{usual}")
+    return MemoryState(found["R"], found["U"])
 
 
 def save_state(path: str | Path, state: Any) -> None:
     """Write a memory, a NamedTuple of tensors, to a safetensors file, for `load_state`."""
     with files.atomic_write(Path(path)) as file:
-        file.write(safetensors.torch.save(files.at_rest(state._asdict())))
+        file.write(safetensors.torch.save(tensors.at_rest(state._asdict())))

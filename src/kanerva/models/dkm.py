@@ -54,9 +54,6 @@ class DKMConfig(CodecModelConfig):
     """Address-and-update rounds for each pattern written (the optional step of Algorithm 1)."""
     block: int = 1
     """Patterns addressed against the same memory and written at once; 1 is the paper."""
-    drawn: bool = False
-    """In training, read from a memory that is drawn from q(M), which makes L_T a strict bound. The paper reads from
-    its mean."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,6 +68,7 @@ class DKM(CodecModel):
     METHODS = tuple(methods.METHODS)
     READ = "least-squares"
     AUTO = True
+    BOUNDS = ("L", "strict", "B")
     Config, State = DKMConfig, MemoryState
 
     config: DKMConfig
@@ -83,6 +81,8 @@ class DKM(CodecModel):
             self.log_read_var = nn.Parameter(torch.tensor(0.0))  # as noise_var begins
         if self.config.read_noise == "image":
             trust.begin(self)
+        self.drawn = False
+        """Whether a loss reads from memories that are drawn from q(M) [bound strict]."""
 
     @property
     def R0(self) -> Float[Tensor, "K C"]:
@@ -186,7 +186,7 @@ class DKM(CodecModel):
         self, state: MemoryState, x: Tensor, z: Tensor, q: Weights, generator: torch.Generator | None
     ) -> Terms:
         """The terms of images that are read with q(w), from M ~ q(M) or its mean: all but KL(M)."""
-        M = memory.sample(state, generator) if self.config.drawn and self.training else state.R
+        M = memory.sample(state, generator) if self.drawn and self.training else state.R
         return Terms(*self.log_lik(x, moments.draw(q, generator) @ M, z), moments.kl_address(q))
 
     # bound
@@ -342,9 +342,9 @@ class DKM(CodecModel):
             trust.alike(self)
 
     def prepare(self, how: Preparation) -> None:
-        """Set the codec's precision, compile it, and say how to write."""
+        """Set the codec's precision, compile it, and say how to write, and from what a loss reads."""
         super().prepare(how)
-        self.memory.backend = how.write
+        self.memory.backend, self.drawn = how.write, how.drawn
 
     @classmethod
     def says(cls, config: Any, device: str, write: str) -> str:

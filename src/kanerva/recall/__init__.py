@@ -10,5 +10,4 @@ frame        what does a memory contain: counting, forgetting, finding without a
 counts       how often were vectors written, which have no codec?
 vectors      how are vectors recalled, which have no codec?
 watch        who is told what a search looks at and finds?
-chains       how well do Markov chains mix?
 """

@@ -13,8 +13,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ...likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood
+from ...likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from ...recall.trajectory import Snapshot
+from ...support.pixels import LEVEL, lower
 from ..base import BaseConfig, Hints, Model, Terms
 
 # The probability that a bit differs from the stored one, about one in an image of 28×28. Pixels of grey and colour
@@ -95,7 +96,7 @@ def rounded(x: Float[Tensor, "*b c h w"], binary: bool) -> Float[Tensor, "*b c h
     """Images as bits or bytes hold them: 0 or 1, or the lower edge of one of 256 grey levels on [−1, 1)."""
     if binary:
         return (x > 0.5).to(x)
-    return (x.clamp(-1, 1 - LEVEL) / LEVEL).floor() * LEVEL
+    return lower(x.clamp(-1, 1 - LEVEL))
 
 
 def around(images: Float[Tensor, "*b N c h w"], noise: Float[Tensor, ""], binary: bool) -> Likelihood:

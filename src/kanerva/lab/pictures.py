@@ -1,0 +1,36 @@
+"""Images in files of results, as text, and on sheets."""
+
+import base64
+import math
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from torch import Tensor
+
+Pixels = np.ndarray[Any, np.dtype[np.float32]]
+
+
+def pack(x: Tensor) -> dict[str, Any]:
+    """Images for JSON: bits of binary ones, bytes of others, in base 64."""
+    pixels = x.detach().cpu().numpy()
+    binary = bool(((pixels == 0) | (pixels == 1)).all())
+    data = np.packbits(pixels.astype(np.uint8)) if binary else ((pixels + 1) * 127.5).clip(0, 255).astype(np.uint8)
+    return {"shape": list(x.shape), "binary": binary, "data": base64.b64encode(data.tobytes()).decode()}
+
+
+def unpack(packed: dict[str, Any]) -> Pixels:
+    """What `pack` packed: ink from 0 to 1 for binary images, else from 0 to 1 of the range."""
+    data = np.frombuffer(base64.b64decode(packed["data"]), np.uint8)
+    count = math.prod(packed["shape"])
+    flat = np.unpackbits(data)[:count] if packed["binary"] else data / 255
+    return flat.reshape(packed["shape"]).astype(np.float32)
+
+
+def sheet(pixels: Float[np.ndarray[Any, Any], "rows columns c h w"], binary: bool) -> Pixels:
+    """Unpacked images in rows and columns as one picture (height, width, c), a line apart; ink is black."""
+    rows, columns, channels, height, width = pixels.shape
+    framed = np.full((rows, columns, channels, height + 2, width + 2), 0.25 if binary else 1.0, np.float32)
+    framed[..., 1:-1, 1:-1] = pixels
+    whole = framed.transpose(0, 3, 1, 4, 2).reshape(rows * (height + 2), columns * (width + 2), channels)
+    return 1 - whole if binary else whole
