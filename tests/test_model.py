@@ -14,18 +14,11 @@ import kanerva
 from cases import covariance_of, generator, normal
 from kanerva import DKM, CodecConfig, DKMConfig, memory
 from kanerva.codec import Down, Up
-from kanerva.likelihood import (
-    LEVEL,
-    Bernoulli,
-    Correlated,
-    Gaussian,
-    bits_per_dimension,
-    dequantise,
-    middle,
-)
+from kanerva.likelihood import Bernoulli, Correlated, Gaussian, bits_per_dimension
 from kanerva.memory import moments
 from kanerva.models.rivals.gaussian import DiagonalGaussian
 from kanerva.models.rivals.vae import VAE, VAEConfig
+from kanerva.support.pixels import LEVEL, dequantise, middle
 
 SMALL = DKMConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
@@ -435,7 +428,7 @@ def test_a_linear_codec_has_gradients_from_the_start_and_is_not_rounded() -> Non
 
 
 def test_binary_images_have_no_linear_codec() -> None:
-    with pytest.raises(ValueError, match=r"linear: expected false for binary images"):
+    with pytest.raises(ValueError, match=r"expected .* for binary images"):
         DKM(dataclasses.replace(LINEAR, likelihood="bernoulli"))
 
 
