@@ -13,7 +13,7 @@ test: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	# $(BIN)/lint-imports
+	$(BIN)/lint-imports
 	$(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --durations=5
 
 demo: $(READY)

@@ -258,7 +258,7 @@ def test_resume_needs_no_other_flag(run: Path, tmp_path: Path, capsys: pytest.Ca
 def test_another_kind_of_model_has_its_own_defaults() -> None:
     train = parse(["omniglot", "--model", "km", "--steps", "20000", "--key", "40"])
     assert (train.out, train.config.train.steps) == (Path("runs/omniglot-km"), 20_000)
-    assert (train.config.model.kind, train.config.model.rows, train.config.model.key) == ("km", 64, 40)
+    assert (train.config.model.kind, train.config.model.rows, train.config.model.key) == ("km", 64, 40)  # type: ignore[attr-defined]
     assert train.config.model.codec == PRESETS["omniglot"][1].model.codec  # type: ignore[attr-defined]
 
 

@@ -591,7 +591,7 @@ def test_auto_takes_the_first_that_can(job: tuple[Any, ...], name: str, monkeypa
     assert found == name
     # it says of every faster one why it was not taken
     assert all(f"{other}: " in why for other in kernels.BACKENDS[: kernels.BACKENDS.index(name)])
-    assert kernels.pick(*job[:4], name, *job[5:]) == (name, "named")
+    assert kernels.pick(*job[:4], name, *job[5:]) == (name, "named")  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("name", ["gram", "cpu", "triton"])
@@ -638,7 +638,7 @@ def test_auto_does_without_what_is_not_installed(
     with pytest.raises(ValueError, match=f"backend: {name} cannot be used here"):
         kernels.pick(device, torch.float32, 32, 100, name)
     with pytest.raises(ValueError, match="backend: expected one of"):
-        kernels.write(*case((2,), 3, 5, 4)[::2], 0.3, backend="cuda")
+        kernels.write(*case((2,), 3, 5, 4)[::2], 0.3, backend="cuda")  # type: ignore[call-arg]
 
 
 def test_an_empty_batch_is_the_references() -> None:

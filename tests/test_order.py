@@ -122,7 +122,7 @@ def test_what_is_out_of_date_is_a_divergence() -> None:
     posterior, any_cov = MultivariateNormal(best, cov), 0.3 * torch.eye(4, dtype=torch.float64)
     least, found = (kl_divergence(MultivariateNormal(mean, any_cov), posterior) for mean in (best, w))
     one = [x[None, None] for x in (w, best)]
-    exact = staleness(*one, type(state)(*(x[None, None] for x in state)), noise_var)
+    exact = staleness(*one, type(state)(*(x[None, None] for x in state)), noise_var)  # type: ignore[call-arg]
     torch.testing.assert_close(exact[0, 0], found - least)
 
 

@@ -21,6 +21,7 @@ from kanerva.cli import main
 from kanerva.lab import EXPERIMENTS
 from kanerva.lab.pictures import pack
 from kanerva.lab.tables import Share, percent, plus_minus, show
+from kanerva.support import tensors as storage
 from small import metrics, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")

@@ -8,7 +8,7 @@ import pytest
 
 import kanerva
 from kanerva.lab import rivals
-from kanerva.lab.measures import task
+from kanerva.lab.measures import noisy, task
 from kanerva.training.evaluate import halves
 from trials import SMALL, Subject, drawn, images, run, subject, toy
 
@@ -63,5 +63,5 @@ def test_times_are_of_one_image(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that moves a second at every look: 1 s for each job, whatever it does."""
     ticks = iter(range(1000))
     monkeypatch.setattr(importlib.import_module("time"), "perf_counter", lambda: float(next(ticks)))
-    given = task(images(), [rivals.noisy(True, 0.15)], 2, 5, 0)
+    given = task(images(), [noisy(True, 0.15)], 2, 5, 0)
     assert rivals.clock(keeper().model, given, 2) == {"write": 1 / 10, "recall": 1 / 10}
