@@ -13,7 +13,7 @@ from cases import normal
 from kanerva import data
 from kanerva.cli import main
 from kanerva.models.rivals.nearest import Nearest, NearestConfig, rounded
-from kanerva.support.pixels import LEVEL, dequantise
+from kanerva.support.pixels import LEVEL
 from small import patterns
 
 BITS = NearestConfig(image=(1, 5, 6))
