@@ -161,7 +161,7 @@ def dkm_config(config: RunConfig) -> DKMConfig:
 
 def recall(queries: int, steps: int, device: torch.device, only_codec: bool) -> Work:
     """Clean up queries by attractor dynamics, or pass them through the encoder and decoder as often."""
-    images = DataConfig("glyphs").load(device)[1]
+    images = DataConfig("glyphs").load(device, "test")[0]
     torch.manual_seed(0)
     model = DKM(dkm_config(PRESETS["demo"][1])).to(device)  # which has the glyphs' shape
     x = data.episodes(images, 1, queries, generator=torch.Generator(device).manual_seed(0))[0]
@@ -191,7 +191,7 @@ class Cues(NamedTuple):
     @classmethod
     def of(cls, images: DataConfig, memories: int, cues: int, device: torch.device) -> "Cues":
         generator = torch.Generator().manual_seed(0)
-        x = distinct(images.load()[1], memories, cues, generator)
+        x = distinct(images.load("cpu", "test")[0], memories, cues, generator)
         return cls(x.to(device), data.flips(x, 0.15, generator).x.to(device))
 
     def recall(self, model: Model, steps: int, method: str | None = None, **options: Any) -> Work:

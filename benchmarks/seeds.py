@@ -23,7 +23,7 @@ from kanerva.training.config import with_model
 
 OUT = Path(__file__).parents[1] / "results" / "evaluation" / "seeds.json"
 # What two runs of one row may differ in: how they are computed, logged and kept, and of course the seed.
-FREE = ("seed", "device", "compute", "evaluate_every", "evaluate_images", "nonfinite")
+FREE = ("seed", "device", "compute", "evaluate_every", "nonfinite")
 # What is taken over from a score, where it is there.
 SCORES = ("nats", "nats_stderr", "kl_memory", "new", "blank", "extra")
 

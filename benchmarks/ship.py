@@ -33,7 +33,7 @@ def main(place: str, name: str) -> None:
     if sum(x.numel() * x.element_size() for x in weights.values()) > MOST:
         weights = {key: rounded(x) for key, x in weights.items()}
     tensors.save(path, {f"model.{key}": x for key, x in weights.items()}, found.about)
-    _, test = from_dict(RunConfig, found.about["run"], "run").data.load()
+    (test,) = from_dict(RunConfig, found.about["run"], "run").data.load("cpu", "test")
     for what in (place, name):
         score = kanerva.evaluate(kanerva.load(what), test, count=IMAGES)
         print(f"{what}: {score.nats:.3f} ± {score.nats_stderr:.3f} nats per image{score.in_bits}")

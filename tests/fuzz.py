@@ -32,11 +32,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import records
 import torch
 from PIL import Image
 
 import kanerva
-import records
 from kanerva.app import report
 from kanerva.data import omniglot
 from kanerva.models import checkpoint

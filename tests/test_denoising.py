@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kanerva import DKMConfig, Recall
-from kanerva.data.corruption import Cue
+from kanerva.data.damage import Cue
 from kanerva.lab import denoising, pictures
 from kanerva.lab.measures import task
 from trials import COLOUR, SMALL, bits, drawn, images, run, subject, toy

@@ -10,11 +10,12 @@ import torch
 
 from kanerva import DKM, MODELS, CodecConfig, DKMConfig, RunConfig, memory
 from kanerva.data import ClassImages
-from kanerva.likelihood import LEVEL, Correlated, Gaussian, dequantise
+from kanerva.likelihood import Correlated, Gaussian
 from kanerva.memory import moments
 from kanerva.models.base import CodecModel, Preparation
 from kanerva.models.dkm import STRICT
 from kanerva.nn import Writing
+from kanerva.support.pixels import LEVEL, dequantise
 from kanerva.training.config import with_model
 from kanerva.training.evaluate import WAYS, evaluate, halves, new_images
 

@@ -1,7 +1,6 @@
 """Files appear whole or not at all, broken caches are made again, and a small file takes no large memory."""
 
 import errno
-import functools
 import io
 import os
 import socket
@@ -17,10 +16,8 @@ import numpy as np
 import pytest
 
 from kanerva.support import files
-from server import serving
 
 posix = pytest.mark.skipif(os.name != "posix", reason="pipes, sockets and permissions as POSIX has them")
-download = functools.partial(files.download, pause=0.01, timeout=5.0)
 BODY = np.random.default_rng(0).bytes(200_000)
 
 
@@ -277,27 +274,6 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, monkeypatch
     with pytest.warns(UserWarning, match="KANERVA_CACHE"):
         arrays = files.cached("x.npz", lambda: {"x": np.arange(1000)}, lambda arrays: True)
     assert len(arrays["x"]) == 1000
-
-
-@pytest.mark.parametrize("faults", [[], ["cut", "cut"], [503, 429]], ids=str)
-def test_a_download_is_tried_again_until_it_is_whole(tmp_path: Path, faults: list[int | str]) -> None:
-    with serving({"f": BODY}, [*faults]) as server:
-        download(f"{server.url}/f", tmp_path / "new" / "f")
-        assert len(server.asked) == len(faults) + 1
-    assert (tmp_path / "new" / "f").read_bytes() == BODY
-    assert names(tmp_path / "new") == ["f"]
-
-
-def test_a_download_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    with serving({"f": BODY}, [500, 500]) as server:
-        with pytest.raises(files.DownloadError, match=r"/f: .* 500"):
-            download(f"{server.url}/f", tmp_path / "f", attempts=2)
-        with pytest.raises(files.DownloadError, match=r"/g: .* 404"):
-            download(f"{server.url}/g", tmp_path / "g")
-        assert len(server.asked) == 3  # a 404 once
-        with pytest.raises(files.DownloadError, match=r"broken \(odd\)"):
-            download(f"{server.url}/f", tmp_path / "f", lambda path: "odd" if path.read_bytes() == BODY else None)
-    assert names(tmp_path) == []
 
 
 def test_lock_lets_through_one_after_the_other(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from kanerva.lab.fixed_points import (
     smooth_step,
     summary,
 )
-from kanerva.likelihood import LEVEL
 from kanerva.recall.retriever import Retriever
+from kanerva.support.pixels import LEVEL
 from trials import COLOUR, drawn, images, model, run, subject
 
 SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), style="silu"))

@@ -12,7 +12,7 @@ import kanerva
 from cases import normal
 from kanerva import CodecConfig, data
 from kanerva.cli import main
-from kanerva.data import ClassImages, corruption
+from kanerva.data import ClassImages, damage
 from kanerva.lab import runner
 from kanerva.models.rivals.hopfield import BETAS, Hopfield, HopfieldConfig
 from kanerva.models.rivals.nearest import Nearest, rounded
@@ -35,7 +35,7 @@ def images(m: Hopfield, *batch: int, seed: int = 0) -> Tensor:
 
 
 def corrupted(m: Hopfield, x: Tensor) -> Tensor:
-    corrupt, level = (corruption.flips, 0.3) if m.config.binary else (corruption.noise, 0.6)
+    corrupt, level = (damage.flips, 0.3) if m.config.binary else (damage.noise, 0.6)
     return corrupt(x, level, torch.Generator().manual_seed(0)).x
 
 
@@ -107,7 +107,7 @@ def test_lost_pixels_are_filled_in() -> None:
     """Also where the others are those of a stored image, whose energy falls by less than rounding errors."""
     m = model("gaussian", beta=1.0).float()
     x = rounded(0.5 * normal(20, 8, *m.config.image), binary=False).float()
-    cue = corruption.half(x)
+    cue = damage.half(x)
     found = m.recall(m.write(x), cue.x, 3, mask=cue.mask).last
     assert bool(found[..., 3:].flatten(-3).any(-1).all())
 
@@ -124,7 +124,7 @@ def test_beta_is_the_best_of_the_grid(tmp_path: Path, binary: bool) -> None:
     m.adapt(seen)
     draws = torch.Generator().manual_seed(0)
     x = data.episodes(seen, 8, 32, generator=draws)
-    cue = (corruption.flips if binary else corruption.noise)(x, 0.15, draws).x
+    cue = (damage.flips if binary else damage.noise)(x, 0.15, draws).x
     errors = {}
     for beta in BETAS:
         fixed = made(beta)

@@ -17,7 +17,7 @@ from torch import Tensor
 import kanerva
 from cases import normal
 from kanerva import DKM, MemoryState, memory
-from kanerva.data import corruption
+from kanerva.data import damage
 from kanerva.lab.measures import distinct
 from kanerva.recall import frame
 from mirror import PIXELS, SHAPE, bits, mirror
@@ -323,7 +323,7 @@ def test_contents_are_found_where_gradients_are_off_and_under_autocast() -> None
 def test_recall_ends_at_the_stored_image(T: int, batch: tuple[int, ...]) -> None:
     m, x = mirror(), bits(*batch, T)
     state = m.write(x)
-    half = corruption.half(x, "left")
+    half = damage.half(x, "left")
     for cue, mask in ((x, None), (spoilt(x), None), (half.x, half.mask)):
         path = m.recall(state, cue, 4, mask=mask)
         assert path.certified is not None
@@ -491,7 +491,7 @@ def test_recall_chooses_among_contents() -> None:
         assert torch.equal(path.certified, usual.certified)
         assert bool((path.energy.diff(dim=0) <= 0).all())
         torch.testing.assert_close(path.energy[-1], m.energy(state, path.x[-1], path.w[-1]))
-    half = corruption.half(x, "left")
+    half = damage.half(x, "left")
     assert torch.equal(m.recall(state, half.x, 1, mask=half.mask, contents=found).last, x)
 
 
@@ -554,9 +554,9 @@ def judge(x: Tensor, other: Tensor, exact: bool) -> None:
     assert float(wrong.amin(-1).mean()) <= (0 if exact else 0.5)
     # next to nothing where x is the stored image, and only there
     assert torch.equal(found.cost < 1e-3, wrong.amin(-1) == 0)
-    lost = corruption.half(x, "left")
+    lost = damage.half(x, "left")
     whole = torch.ones_like(x)
-    cues = [corruption.flips(x, share, generator()).x for share in (0.15, 0.3)]
+    cues = [damage.flips(x, share, generator()).x for share in (0.15, 0.3)]
     path = m.recall(state, torch.cat([*cues, lost.x]), 2, mask=torch.cat([whole, whole, lost.mask.expand_as(x)]))
     right = (path.last == x.repeat(3, 1, 1, 1)).flatten(1).all(-1)
     assert torch.equal(path.certified, right)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kanerva import Recall
-from kanerva.data.corruption import Cue
+from kanerva.data.damage import Cue
 from kanerva.lab import pictures
 from kanerva.lab.measures import Damage, distances, holes, judge, mean, means, noisy, recall, recalls, rises, task
 from trials import COLOUR, bits, generator, images, subject, toy

@@ -14,18 +14,11 @@ import kanerva
 from cases import covariance_of, generator, normal
 from kanerva import DKM, CodecConfig, DKMConfig, memory
 from kanerva.codec import Down, Up
-from kanerva.likelihood import (
-    LEVEL,
-    Bernoulli,
-    Correlated,
-    Gaussian,
-    bits_per_dimension,
-    dequantise,
-    middle,
-)
+from kanerva.likelihood import Bernoulli, Correlated, Gaussian, bits_per_dimension
 from kanerva.memory import moments
 from kanerva.models.rivals.gaussian import Gaussian as VaeGaussian
 from kanerva.models.rivals.vae import VAE, VAEConfig
+from kanerva.support.pixels import LEVEL, dequantise, middle
 
 SMALL = DKMConfig(image=(1, 9, 10), rows=5, code=7, codec=CodecConfig((4, 6)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")

@@ -15,7 +15,7 @@ import kanerva
 from cases import generator
 from kanerva import MODELS, CodecConfig, Model, Recall
 from kanerva.cli import main
-from kanerva.data import ClassImages, corruption
+from kanerva.data import ClassImages, damage
 from kanerva.models import BaseConfig
 from kanerva.training.config import with_model
 from small import metrics, tiny
@@ -66,7 +66,7 @@ def images(model: Model, *batch: int, seed: int = 0) -> Tensor:
 
 
 def corrupted(model: Model, x: Tensor) -> Tensor:
-    corrupt = corruption.flips if model.config.binary else corruption.noise
+    corrupt = damage.flips if model.config.binary else damage.noise
     return corrupt(x, 0.15, generator(1)).x
 
 

@@ -12,8 +12,8 @@ import kanerva
 from cases import normal
 from kanerva import data
 from kanerva.cli import main
-from kanerva.likelihood import LEVEL
 from kanerva.models.rivals.nearest import Nearest, NearestConfig, rounded
+from kanerva.support.pixels import LEVEL
 from small import patterns
 
 BITS = NearestConfig(image=(1, 5, 6))
@@ -74,7 +74,7 @@ def test_colours_are_scored_to_their_digits() -> None:
 def test_bits_and_bytes_lose_nothing() -> None:
     levels = torch.arange(256).reshape(1, 1, 16, 16) / 128 - 1
     assert torch.equal(rounded(levels, False), levels)
-    middle = kanerva.likelihood.dequantise(levels, torch.Generator().manual_seed(0))
+    middle = dequantise(levels, torch.Generator().manual_seed(0))
     assert torch.equal(rounded(middle, False), levels)
     assert torch.equal(
         rounded(torch.tensor([-1.5, 1.5]).reshape(2, 1, 1, 1), False).flatten(), levels.flatten()[[0, -1]]

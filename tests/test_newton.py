@@ -11,7 +11,7 @@ import kanerva
 from cases import covariance_of, normal
 from kanerva import DKM, DKMConfig, memory
 from kanerva.codec import start_linear
-from kanerva.data import corruption
+from kanerva.data import damage
 from kanerva.likelihood import Correlated, Gaussian, Likelihood
 from kanerva.memory import MemoryState
 from kanerva.recall import frame, newton
@@ -49,8 +49,8 @@ def test_newton_ends_where_no_small_change_explains_more(config: DKMConfig) -> N
     state = m.write(x)
     at = m.retriever(state)
     F = frame.Frames.of(at.hyper, MemoryState(*(part[None] for part in state))).codes[0, :4]
-    y, v = corruption.noise(x, 0.1, generator()).x, torch.full((4,), 2.0, dtype=torch.float64)
-    mask = corruption.half(y, "top").mask
+    y, v = damage.noise(x, 0.1, generator()).x, torch.full((4,), 2.0, dtype=torch.float64)
+    mask = damage.half(y, "top").mask
     assert mask is not None
     mask = mask.expand_as(y)
     with kanerva.deep_checks(False):
@@ -81,7 +81,7 @@ def test_newton_finds_stored_images_from_half_of_them(config: DKMConfig, inside:
     """Four unknowns, 96 pixels: as near as the memory reads the image itself. The encoder is lost with half."""
     m, x = exact(config)
     state = m.write(x)
-    cue = corruption.half(x, "top")
+    cue = damage.half(x, "top")
     read, lost = (m.recall(state, a, 1, "least-squares").last for a in (x, cue.x))
     path = m.recall(state, cue.x, 4, mask=cue.mask, inside=inside)
     off, off_lost = (float((a - read).square().mean()) for a in (path.last, lost))
@@ -99,7 +99,7 @@ def test_newton_is_least_squares_where_the_decoder_is_linear(monkeypatch: pytest
     m.decoder.up[-1].bias.zero_()
     assert m.decoder.linear is not None
     at, F, y = m.retriever(m.blank()), normal(4, COLOUR.code), images(COLOUR, 3, seed=4, dtype=torch.float64)
-    mask = corruption.half(y, "top").mask
+    mask = damage.half(y, "top").mask
     assert mask is not None
     mask = mask.expand_as(y)
     with kanerva.deep_checks(False):
@@ -116,7 +116,7 @@ def test_newton_takes_memories_and_cues_one_by_one(monkeypatch: pytest.MonkeyPat
     m = model(CORRELATED, dtype=torch.float64)
     x = images(CORRELATED, 3, 4, dtype=torch.float64)
     state = m.write(x)
-    mask = corruption.half(x, "top").mask
+    mask = damage.half(x, "top").mask
     assert mask is not None
     mask = mask.expand_as(x)
     with kanerva.deep_checks(False):

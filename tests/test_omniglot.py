@@ -4,7 +4,6 @@ The real thing is looked for in KANERVA_DATA and beside the repository; a small 
 the rest: 5 characters by 2 drawers.
 """
 
-import functools
 import io
 import os
 import shutil
@@ -19,8 +18,6 @@ import torch
 from PIL import Image
 
 from kanerva.data import ClassImages, load, omniglot
-from kanerva.support import files
-from server import serving
 
 PLACES = [
     Path(os.environ.get("KANERVA_DATA", "/nowhere")),
@@ -34,32 +31,39 @@ real = pytest.mark.skipif(
 )
 
 
+SPLITS = {"train": slice(1080), "validation": slice(1080, 1200), "test": slice(1200, None)}
+
+
 @pytest.fixture(scope="module")
-def both() -> dict[str, ClassImages]:
-    return {split: load("omniglot", split, data_dir=str(REAL)) for split in ("train", "test")}
+def every() -> dict[str, ClassImages]:
+    return {split: load("omniglot", split, data_dir=str(REAL)) for split in SPLITS}
 
 
 def slowly(ink: np.ndarray) -> np.ndarray:
-    """Pillow's own box filter, then ink of at least 0.4."""
-    whole = Image.fromarray(np.asarray(ink, np.float32), "F")
-    return (np.asarray(whole.resize((28, 28), Image.Resampling.BOX)) >= 0.4).astype(np.uint8)
+    """New pixels of 15/4 old ones a side, to which those belong whose centres lie in them; ink of 0.4 sets one."""
+    place = (np.arange(105) * 4 + 1) // 15
+    wanted = np.zeros((28, 28), np.uint8)
+    for i in range(28):
+        for j in range(28):
+            wanted[i, j] = ink[place == i][:, place == j].mean() >= 0.4
+    return wanted
 
 
 @real
-def test_omniglot_has_the_protocols_splits(both: dict[str, ClassImages]) -> None:
+def test_omniglot_has_the_protocols_splits(every: dict[str, ClassImages]) -> None:
     order = np.random.default_rng(0).permutation(1623)
-    for split, chosen in (("train", order[:1200]), ("test", order[1200:])):
-        images = both[split]
-        assert images.labels == tuple(f"{i + 1:04d}" for i in chosen)
-        assert (len(images), images.shape, images.binary) == (20 * len(chosen), (1, 28, 28), True)
+    for split, images in every.items():
+        assert images.labels == tuple(f"{i + 1:04d}" for i in order[SPLITS[split]])
+        assert (images.split, images.shape, images.binary) == (split, (1, 28, 28), True)
         assert (images.count == 20).all()
-    assert (both["train"].num_classes, both["test"].num_classes) == (1200, 423)
+    both = load("omniglot", "train+validation", data_dir=str(REAL))
+    assert torch.equal(both.pixels, torch.cat([every["train"].pixels, every["validation"].pixels]))
 
 
 @real
-def test_omniglot_images_are_those_of_a_slow_reference(both: dict[str, ClassImages]) -> None:
+def test_omniglot_images_are_those_of_a_slow_reference(every: dict[str, ClassImages]) -> None:
     assert REAL is not None
-    place = {label: (split, c) for split in both for c, label in enumerate(both[split].labels)}
+    place = {label: (split, c) for split in every for c, label in enumerate(every[split].labels)}
     for part in ("images_background", "images_evaluation"):
         with zipfile.ZipFile(REAL / f"{part}.zip") as file:
             names = sorted(name for name in file.namelist() if name.endswith(".png"))
@@ -68,28 +72,15 @@ def test_omniglot_images_are_those_of_a_slow_reference(both: dict[str, ClassImag
                     ink = 1 - np.asarray(image, np.uint8)
                 character, drawer = name.rsplit("/", 1)[-1].removesuffix(".png").split("_")
                 split, c = place[character]
-                assert np.array_equal(both[split].pixels[20 * c + int(drawer) - 1, 0].numpy(), slowly(ink)), name
+                assert np.array_equal(every[split].pixels[20 * c + int(drawer) - 1, 0].numpy(), slowly(ink)), name
 
 
 @real
-def test_omniglot_mean_ink(both: dict[str, ClassImages]) -> None:
+def test_omniglot_mean_ink(every: dict[str, ClassImages]) -> None:
     """As measured; exact fractional areas give 0.0926, and pooling over overlapping windows 0.097."""
-    every = torch.cat([both["train"].pixels, both["test"].pixels]).double()
-    assert float(every.mean()) == pytest.approx(0.091170, abs=2e-6)
-    assert int(every.sum((1, 2, 3)).min()) > 0
-
-
-def test_omniglot_reduction_is_a_box_filter() -> None:
-    """Random ink, and one new pixel with 6 and with 7 of its 16 old ones set."""
-    random = np.random.default_rng(0)
-    for density in (0.1, 0.4, 0.5):
-        ink = random.random((105, 105)) < density
-        assert np.array_equal(omniglot.reduce(ink), slowly(ink))
-    ink = np.zeros((105, 105), bool)
-    ink[0:4, 0] = ink[0:2, 1] = True
-    assert not omniglot.reduce(ink)[0, 0]
-    ink[2, 1] = True
-    assert omniglot.reduce(ink)[0, 0]
+    pixels = torch.cat([images.pixels for images in every.values()]).double()
+    assert float(pixels.mean()) == pytest.approx(0.091170, abs=2e-6)
+    assert int(pixels.sum((1, 2, 3)).min()) > 0
 
 
 # A small omniglot
@@ -127,10 +118,9 @@ def small(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> dict[str, bytes]:
     monkeypatch.setattr(omniglot, "PARTS", {"images_background": 3, "images_evaluation": 2})
     monkeypatch.setattr(omniglot, "CLASSES", 5)
     monkeypatch.setattr(omniglot, "DRAWERS", 2)
-    monkeypatch.setattr(omniglot, "TRAIN", 3)
+    monkeypatch.setattr(omniglot, "TRAIN", 2)
+    monkeypatch.setattr(omniglot, "HELD", 3)
     monkeypatch.setattr(omniglot, "URL", "http://127.0.0.1:9")  # nobody listens there
-    quick = functools.partial(files.download, pause=0.01, attempts=3, timeout=5.0)
-    monkeypatch.setattr(omniglot, "download", quick)
     return {
         "images_background.zip": archive(range(1, 4), "images_background"),
         "images_evaluation.zip": archive(range(4, 6), "images_evaluation"),
@@ -150,7 +140,7 @@ def check(split: str = "train", **options: str | Path) -> None:
     """Load the small omniglot and see that it is whole and in its order."""
     images = load("omniglot", split, **options)
     order = np.random.default_rng(0).permutation(5)
-    chosen = order[:3] if split == "train" else order[3:]
+    chosen = {"train": order[:2], "validation": order[2:3], "test": order[3:]}[split]
     assert images.labels == tuple(f"{c + 1:04d}" for c in chosen)
     for k, c in enumerate(chosen):
         for d in range(2):
@@ -158,26 +148,21 @@ def check(split: str = "train", **options: str | Path) -> None:
 
 
 @pytest.mark.parametrize("unpacked", [False, True])
-@pytest.mark.parametrize("under", ["", "omniglot", "python", "omniglot/python"])
-def test_omniglot_in_a_given_folder(small: dict[str, bytes], tmp_path: Path, unpacked: bool, under: str) -> None:
-    put(small, tmp_path / "given" / under, unpacked)
-    check("train", data_dir=tmp_path / "given")
-    check("test", data_dir=str(tmp_path / "given"))
-
-
-@pytest.mark.parametrize("under", ["", "omniglot"])
-def test_omniglot_in_the_folder_of_the_environment(
-    small: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, under: str
+@pytest.mark.parametrize("under", ["", "omniglot", "omniglot/python"])
+@pytest.mark.parametrize("place", ["given", "named", "cache"])
+def test_omniglot_is_found(
+    small: dict[str, bytes],
+    own_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    unpacked: bool,
+    under: str,
+    place: str,
 ) -> None:
-    put(small, tmp_path / "named" / under)
+    put(small, tmp_path / place / under, unpacked)
     monkeypatch.setenv("KANERVA_DATA", str(tmp_path / "named"))
-    check()
-
-
-@pytest.mark.parametrize("unpacked", [False, True])
-def test_omniglot_in_the_cache(small: dict[str, bytes], own_cache: Path, unpacked: bool) -> None:
-    put(small, own_cache / "omniglot", unpacked)
-    check()
+    for split in ("train", "validation", "test"):
+        check(split, **({"data_dir": tmp_path / place} if place == "given" else {}))
 
 
 def test_omniglot_prepared_once(small: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,39 +187,36 @@ def test_omniglot_with_a_spoiled_cache(small: dict[str, bytes], own_cache: Path,
     check(data_dir=tmp_path / "given")
 
 
-def test_omniglot_downloaded(small: dict[str, bytes], own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(small, ["cut", 503]) as server:
-        monkeypatch.setattr(omniglot, "URL", server.url)
-        check()
-        assert len(server.asked) == 4
-        check("test")
-        assert len(server.asked) == 4
-    names = sorted(p.name for p in (own_cache / "omniglot").iterdir() if p.suffix == ".zip")
+def test_omniglot_downloaded(
+    small: dict[str, bytes], own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(small, tmp_path / "server")
+    monkeypatch.setattr(omniglot, "URL", (tmp_path / "server").as_uri())
+    check()
+    shutil.rmtree(tmp_path / "server")
+    check("test")
+    names = sorted(path.name for path in (own_cache / "omniglot").glob("*.zip"))
     assert names == ["images_background.zip", "images_evaluation.zip"]
 
 
-def test_omniglot_download_that_is_no_zip(
-    small: dict[str, bytes], own_cache: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_damaged_download_is_not_kept(
+    small: dict[str, bytes], own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = small["images_background.zip"]
     flipped = whole[:60] + bytes([whole[60] ^ 255]) + whole[61:]
+    monkeypatch.setattr(omniglot, "URL", (tmp_path / "server").as_uri())
     for bad in (b"<html>", whole[:-30], flipped):
-        with serving({**small, "images_background.zip": bad}) as server:
-            monkeypatch.setattr(omniglot, "URL", server.url)
-            with pytest.raises(FileNotFoundError, match=r"The download failed: .*what came is broken"):
-                load("omniglot")
+        put({"images_background.zip": bad}, tmp_path / "server")
+        with pytest.raises(FileNotFoundError, match=r"The download failed: "):
+            load("omniglot")
         assert not list((own_cache / "omniglot").glob("*.zip*"))
 
 
 def test_omniglot_without_network_or_files(small: dict[str, bytes], own_cache: Path) -> None:
-    with pytest.raises(FileNotFoundError) as caught:
+    with pytest.raises(FileNotFoundError, match=r"images_background.zip and images_evaluation") as caught:
         load("omniglot")
-    said = str(caught.value)
-    assert "images_background.zip and images_evaluation.zip" in said
-    assert str(own_cache / "omniglot") in said
-    assert "KANERVA_DATA" in said
-    assert "found nothing" in said
-    assert "The download failed: http://127.0.0.1:9/images_background.zip: " in said
+    for wanted in (str(own_cache / "omniglot"), "KANERVA_DATA", "The download failed: ", omniglot.URL):
+        assert wanted in str(caught.value)
 
 
 def spoil(how: str, folder: Path, small: dict[str, bytes]) -> None:
@@ -244,8 +226,6 @@ def spoil(how: str, folder: Path, small: dict[str, bytes]) -> None:
         path.write_bytes(data[: len(data) // 2])
     elif how == "text":
         path.write_bytes(b"hello")
-    elif how == "empty":
-        path.write_bytes(b"")
     elif how == "flipped":
         with zipfile.ZipFile(path) as file:
             at = file.infolist()[0].header_offset + 30 + len(file.infolist()[0].filename) + 5
@@ -264,9 +244,9 @@ def spoil(how: str, folder: Path, small: dict[str, bytes]) -> None:
         path.write_bytes(archive(range(4, 5), "e", {"e/0005_01.png": b"hello"}))
     elif how == "an image of many bytes":
         path.write_bytes(archive(range(4, 5), "e", {"e/0005_01.png": b"\0" * (2**16 + 1)}))
-    elif how.endswith("pixels wide"):
+    elif how == "10000 pixels wide":
         image = bytearray(png(drawing(5, 1)))
-        image[16:24] = 2 * int(how.split()[0]).to_bytes(4, "big")
+        image[16:24] = 2 * (10_000).to_bytes(4, "big")
         image[29:33] = zlib.crc32(image[12:29]).to_bytes(4, "big")
         path.write_bytes(archive(range(4, 5), "e", {"e/0005_01.png": bytes(image)}))
 
@@ -276,7 +256,6 @@ def spoil(how: str, folder: Path, small: dict[str, bytes]) -> None:
     [
         ("truncated", "expected a zip, but it cannot be read .* usual cause: an unfinished copy"),
         ("text", "expected a zip, but it cannot be read"),
-        ("empty", "expected a zip, but it cannot be read"),
         ("flipped", r".*0004_01.png cannot be read \(.*\); usual cause"),
         ("another zip", "expected 4 images such as 0001_01.png, got 0"),
         ("the other zip", "expected each of .* once, got .*0001_01.png as well"),
@@ -284,8 +263,7 @@ def spoil(how: str, folder: Path, small: dict[str, bytes]) -> None:
         ("an image of another size", "expected images of 105×105, got e/0005_01.png of 104×105"),
         ("an image of another number", "expected each of .* got e/0006_01.png"),
         ("an image that is none", "e/0005_01.png cannot be read"),
-        ("10000 pixels wide", "expected images of 105×105, got e/0005_01.png of 10000×10000"),
-        ("20000 pixels wide", r"e/0005_01.png cannot be read \(Image size \(400000000 pixels\) exceeds limit"),
+        ("10000 pixels wide", r".*e/0005_01.png"),
         ("an image of many bytes", "expected drawings of at most 65,536 bytes, got e/0005_01.png of 65,537"),
     ],
 )
@@ -301,20 +279,13 @@ def without(name: str) -> Callable[[Path], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        (shutil.rmtree, "no such folder"),
-        (without("images_evaluation.zip"), "found images_background.zip"),
-        (without("images_background.zip"), "found images_evaluation.zip"),
-    ],
+    "change", [shutil.rmtree, without("images_evaluation.zip"), without("images_background.zip")]
 )
 def test_omniglot_given_folder_without_it(
-    small: dict[str, bytes], tmp_path: Path, change: Callable[[Path], None], found: str
+    small: dict[str, bytes], tmp_path: Path, change: Callable[[Path], None]
 ) -> None:
     put(small, tmp_path / "given")
     check(data_dir=tmp_path / "given")  # a prepared copy does not hide the mistake
     change(tmp_path / "given")
-    with pytest.raises(
-        FileNotFoundError, match=rf"omniglot: expected images_background.zip .* in .*given, .*{found}"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"omniglot: expected images_background.zip .* in .*given, "):
         load("omniglot", data_dir=tmp_path / "given")

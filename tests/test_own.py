@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -56,16 +55,6 @@ def test_the_memory_is_saved_for_inspect(look: DKM, tmp_path: Path, capsys: pyte
     assert "note" not in about
 
 
-def test_more_pictures_than_rows_are_remarked_on(
-    look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = look.config.rows
-    paths = draw(tmp_path / "own", bits(rows + 1))
-    about = recalled(capsys, *paths, "--steps", 1, "--out", tmp_path / "s.png")
-    assert about["note"].startswith(f"more pictures than the memory's {rows} rows")
-    assert "0 of them certified" in about["result"]
-
-
 @pytest.mark.parametrize("ink", [0, 255])
 def test_stored_pictures_come_back(ink: int, look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = bits(5)
@@ -94,11 +83,10 @@ def test_stored_pictures_come_back(ink: int, look: DKM, tmp_path: Path, capsys: 
 
 def test_the_table_and_the_damage(look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     paths = draw(tmp_path / "own", bits(3))
-    for damage, wanted in (("half", "damage         half\n"), ("none", "damage         none\n")):
+    for damage in ("half", "none"):
         main(["recall", "here", *paths, "--damage", damage, "--out", str(tmp_path / "s.png"), "--device", "cpu"])
         text = capsys.readouterr().out
-        assert wanted in text
-        assert "3 pictures in one memory" in text
+        assert f"damage         {damage}\n" in text
         assert text.count("itself        yes") == 3
     first = recalled(capsys, *paths, "--out", tmp_path / "s.png")
     assert recalled(capsys, *paths, "--out", tmp_path / "s.png", "--seed", 1) != first
@@ -123,6 +111,8 @@ def test_colour_and_a_model_that_certifies_nothing(
     assert shown[1].min() > 250
     main(["recall", "here", *map(str, paths), "--out", str(tmp_path / "s.png"), "--damage", "block"])
     assert "root mean" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="damage: expected noise, block, half or none"):
+        main(["recall", "here", *map(str, paths), "--damage", "flips", "--out", str(tmp_path / "s.png")])
 
     monkeypatch.setattr("kanerva.app.commands.load", lambda _: Toy())
     about = recalled(
@@ -137,8 +127,7 @@ def test_colour_and_a_model_that_certifies_nothing(
     [
         (["nowhere.png"], "nowhere.png: expected an image file, or a folder of them, got no such file"),
         (["empty"], "empty: expected an image file, or a folder of them, got a folder with none"),
-        (["text.txt"], "text.txt: expected an image file (.png, .jpg"),
-        (["broken.png"], "broken.png: expected an image, but it cannot be read"),
+        (["broken.png"], "broken.png: expected an image (PNG, JPEG"),
         (["0.png", "--damage", "half", "--level", "0.5"], "level: expected none with damage half, got 0.5"),
         (["0.png", "--level", "1.5"], "level: expected a share from 0 to 1 for damage flips, got 1.5"),
         (
@@ -147,11 +136,8 @@ def test_colour_and_a_model_that_certifies_nothing(
         ),
         (["0.png", "--method", "magic"], "method: expected one of descent, least-squares, stochastic, got 'magic'"),
         (["0.png", "--binary", "0"], "binary: expected a share of ink above 0 and up to 1, got 0.0"),
-        (["0.png", "--steps", "0"], "steps: expected"),
-        (["0.png", "--out", "empty"], "empty: expected the name of a file, got a folder"),
         (["0.png", "--out", "x", "--memory", "./x"], "--out: expected another file than --memory, got x for both"),
         (["0.png", "--out", "0.png"], "--out: expected another file than those that are read, got 0.png"),
-        ([".", "--memory", "broken.png"], "--memory: expected another file than those that are read, got broken"),
         (["0.png", "--memory", "here"], "--memory: expected another file than those that are read, got here"),
     ],
 )
@@ -161,7 +147,6 @@ def test_what_is_wrong_is_said(
     monkeypatch.chdir(tmp_path)
     draw(tmp_path, bits(1))
     (tmp_path / "empty").mkdir()
-    (tmp_path / "text.txt").write_text("no picture")
     (tmp_path / "broken.png").write_text("no picture")
     before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     with pytest.raises(SystemExit) as end:
@@ -182,11 +167,6 @@ def test_what_is_wrong_is_said(
             "MODEL: expected a model before the pictures, got drawings; type kanerva recall omniglot drawings",
         ),
         (
-            ["own", "0.png"],
-            "MODEL: expected a model before the pictures, got own; type kanerva recall omniglot own 0.png",
-        ),
-        (["my 1.png"], "type kanerva recall omniglot 'my 1.png', or in place of omniglot the folder of a run"),
-        (
             ["omniglot"],
             "IMAGES: expected pictures after the model omniglot, got none; type kanerva recall omniglot FOLDER",
         ),
@@ -194,7 +174,6 @@ def test_what_is_wrong_is_said(
             ["colour", "own"],
             "type kanerva train colour --dataset own --size 32, then kanerva recall runs/colour own",
         ),
-        (["demo", "own"], "got demo, which is a preset of kanerva train; type kanerva recall runs/demo own"),
         (["nowhere", "own"], "nowhere: no such checkpoint or run; pretrained: mazes, omniglot, omniglot-new"),
     ],
 )
@@ -203,19 +182,9 @@ def test_what_was_left_out_is_said(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     draw(tmp_path / "own", bits(1))
-    (tmp_path / "runs" / "demo").mkdir(parents=True)
-    (tmp_path / "runs" / "demo" / "last.safetensors").touch()
     with pytest.raises(SystemExit) as end:
         main(["recall", *arguments])
     assert message in str(end.value.code)
-
-
-def test_flips_are_for_binary_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kanerva.app.commands.load", lambda _: model(COLOUR))
-    (path,) = draw(tmp_path, bits(1))
-    with pytest.raises(SystemExit) as end:
-        main(["recall", "here", path, "--damage", "flips", "--out", str(tmp_path / "s.png")])
-    assert "damage: expected noise, block, half or none for a model of grey or colour" in str(end.value.code)
 
 
 def test_ink_may_differ_from_picture_to_picture(
@@ -308,9 +277,9 @@ def test_what_cannot_be_read_is_left_out_and_listed(
     about = recalled(capsys, tmp_path / "own", "--out", tmp_path / "s.png")
     assert [one["picture"] for one in about["pictures"]] == ["0.png", "2.png", "3.png"]
     assert list(about["left out"]) == ["1.png"]
-    assert about["left out"]["1.png"].startswith("expected an image, but it cannot be read (")
+    assert about["left out"]["1.png"].startswith("expected an image (PNG, JPEG, ")
     main(["recall", "here", str(tmp_path / "own"), "--out", str(tmp_path / "s.png"), "--device", "cpu"])
-    assert "left out\n  1.png          expected an image, but it cannot be read" in capsys.readouterr().out
+    assert "left out\n  1.png          expected an image (PNG" in capsys.readouterr().out
 
 
 def test_a_second_recall_leaves_out_the_sheet_of_the_first(
@@ -334,12 +303,3 @@ def test_the_note_on_too_many_pictures_comes_first(
     note = "more pictures than the memory's 8 rows: they mix, and nothing can be certified"
     assert said.err.startswith(note)
     assert re.search(rf"\nresult .*\nnote +{note}\n", said.out)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="links")
-def test_a_link_that_leads_to_itself_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Image.fromarray(np.eye(28, dtype=np.uint8) * 255).save(tmp_path / "a.png")
-    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
-    main(["recall", "omniglot", str(tmp_path), "--out", str(tmp_path / "out" / "x.png"), "--device", "cpu"])
-    shown = capsys.readouterr()
-    assert "loop.png" in shown.out + shown.err

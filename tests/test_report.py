@@ -149,8 +149,8 @@ def test_a_report_has_the_score_the_curve_and_the_config(run: Path, capsys: pyte
     main(["report", str(run)])
     assert capsys.readouterr().out.strip() == str(run / "report.html")
     page = read(run / "report.html")
-    score = [line["test"] for line in metrics(run) if "test" in line][-1]
-    places = f"{plus_minus(score['nats'], score['nats_stderr'])} nats per test image"
+    score = [line["validation"] for line in metrics(run) if "validation" in line][-1]
+    places = f"{plus_minus(score['nats'], score['nats_stderr'])} nats per image"
     assert places in page.text
     for name in ("reconstruction", "kl_weights", "kl_memory", "autoencoder"):
         assert f"{score[name]:,.2f}" in page.text, name
@@ -249,7 +249,8 @@ def test_whatever_files_say_is_only_text(trained: Path, tmp_path: Path) -> None:
     config["data"]["dataset"] = config["train"]["seed"] = EVIL
     (run / "config.json").write_text(json.dumps(config))
     with open(run / "metrics.jsonl", "a") as file:
-        file.write(json.dumps({"step": 6, "test": {"nats": 1.0, "nats_stderr": 0.1, "images": EVIL, "seed": EVIL}}))
+        score = {"nats": 1.0, "nats_stderr": 0.1, "images": EVIL, "seed": EVIL}
+        file.write(json.dumps({"step": 6, "validation": score}))
     path = report.write(run)
     page = read(path)
     assert len(page.all("img")) == 1 + 1
@@ -368,7 +369,7 @@ def test_an_evaluation_with_more_images_comes_first(run: Path, capsys: pytest.Ca
     (run / "evaluation.json").write_text(text)
     (run / "old.json").write_text(json.dumps({**score, "crc32": 1}))
     page = read(report.write(run))
-    assert f"{plus_minus(score['nats'], score['nats_stderr'])} nats per test image" in page.text
+    assert f"{plus_minus(score['nats'], score['nats_stderr'])} nats per image" in page.text
     assert f"{score['mean_image']:,.2f}" in page.text
     assert "Other evaluations" in page.text
     assert "old.json: the score of another checkpoint, left out" in page.text

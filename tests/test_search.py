@@ -7,7 +7,7 @@ from torch import Tensor
 import kanerva
 from cases import normal
 from kanerva import DKMConfig, memory
-from kanerva.data import corruption
+from kanerva.data import damage
 from kanerva.likelihood import Bernoulli, Gaussian, Likelihood
 from kanerva.recall import search
 from recalling import BITS, COLOUR, FULL, generator, images, model, strokes
@@ -26,7 +26,7 @@ def test_inference_lowers_the_energy_of_the_cue_as_the_channel_sees_it(
     state = m.write(x)
     at = m.retriever(state)
     y = images(config, 3, 10, seed=5, dtype=torch.float64)
-    mask = corruption.half(y, "top").mask
+    mask = damage.half(y, "top").mask
     assert mask is not None
     with kanerva.deep_checks(False):  # as in recall
         found = search.infer(at, y, noise, mask)
@@ -88,7 +88,7 @@ def test_a_search_that_knows_what_was_written_finds_more(monkeypatch: pytest.Mon
     m, glyphs = kanerva.load("omniglot"), kanerva.data.load("glyphs", "test")
     x = kanerva.data.episodes(glyphs, 1, 32, generator=generator())
     state, some = m.write(x), x[:, :12]
-    cue = corruption.flips(some, 0.2, generator(1)).x
+    cue = damage.flips(some, 0.2, generator(1)).x
 
     def wrong() -> float:
         return float((m.recall(state, cue, 1, inside=False).x[-1] - some).abs().sum((-3, -2, -1)).mean())
@@ -102,7 +102,7 @@ def test_a_known_channel_beats_none() -> None:
     """With a trained model, what explains a cue through the channel is nearer to it than what trusts the cue."""
     m, x = kanerva.load("omniglot").requires_grad_(False), strokes(6)
     at = m.retriever(m.write(x))
-    y = corruption.flips(x, 0.2, generator()).x
+    y = damage.flips(x, 0.2, generator()).x
     errors = {}
     for noise in (0.2, 0.001, None):
         with kanerva.deep_checks(False):
@@ -117,7 +117,7 @@ def test_inference_with_a_trained_model_beats_its_starts_and_nothing(noise: floa
     """The mean energy around what is found is below that of every start, and of no weights at all, for each cue."""
     m, x = kanerva.load("omniglot").requires_grad_(False), strokes(8)
     at = m.retriever(m.write(x))
-    y = corruption.flips(x, 0.2, generator()).x
+    y = damage.flips(x, 0.2, generator()).x
     with kanerva.deep_checks(False):
         mean, variance = search.weight(at)
         starts = search.guesses(at, y, None)
@@ -139,7 +139,7 @@ def test_the_level_of_flips_is_found_out() -> None:
     m, x = kanerva.load("omniglot").requires_grad_(False), strokes(4)
     at = m.retriever(m.write(x))
     for level in (0.05, 0.3):
-        y = corruption.flips(x, level, generator()).x
+        y = damage.flips(x, level, generator()).x
         told, found = (m.recall(at.state, y, 1, noise=noise, inside=False).x[0] for noise in (level, None))
         wrong = [float((a - x).abs().sum((-3, -2, -1)).mean()) for a in (told, found)]
         assert wrong[1] < 1.3 * wrong[0] + 1

@@ -72,7 +72,7 @@ def without_clock(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_training_learns(tmp_path: Path) -> None:
     """The training crosses, much better than by predicting the mean image."""
-    config = tiny(tmp_path, steps=300, batch=8, lr=1e-2, evaluate_images=0)
+    config = tiny(tmp_path, steps=300, batch=8, lr=1e-2, split="train+validation")
     model = dataclasses.replace(config.model, rows=8, code=16, codec=kanerva.CodecConfig((8, 16)))
     kanerva.train(dataclasses.replace(config, model=model), tmp_path / "run")
     images, _ = config.data.load()
@@ -127,8 +127,9 @@ def test_metrics_report_every_term(tmp_path: Path) -> None:
     assert first["nats"] == pytest.approx(first["reconstruction"] + first["kl_weights"], rel=1e-5)
     total = first["nats"] + first["kl_memory"] + first["autoencoder"]
     assert first["loss"] == pytest.approx(total, rel=1e-5)
-    tests = [row["test"] for row in metrics(tmp_path / "run") if "test" in row]
-    assert [set(row) >= terms | {"nats_stderr", "images"} for row in tests] == 3 * [True]
+    scores = [row["validation"] for row in metrics(tmp_path / "run") if "validation" in row]
+    assert [set(row) >= terms | {"nats_stderr", "images"} for row in scores] == 3 * [True]
+    assert [row["split"] for row in scores] == 3 * ["validation"]
 
 
 def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
@@ -539,7 +540,7 @@ def test_a_nan_that_is_noticed_late_stops_the_run_on_cuda(
     compute: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison(monkeypatch, 3)
-    config = tiny(tmp_path, device="cuda", compute=compute, evaluate_images=0, evaluate_every=100)
+    config = tiny(tmp_path, device="cuda", compute=compute, split="train+validation", evaluate_every=100)
     with pytest.raises(NonFinite, match=r"step 3: loss nan.*nonfinite.safetens"):
         kanerva.train(config, tmp_path / "run")
     tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
@@ -626,7 +627,7 @@ def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = tiny(tmp_path, evaluate_images=0)
+    config = tiny(tmp_path, split="train+validation")
     original = storage.save
 
     def save(path: Path, tensors: Any, about: Any, **how: Any) -> None:
@@ -646,9 +647,9 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-@pytest.mark.parametrize("images", [0, 80])
+@pytest.mark.parametrize("split", ["train", "train+validation"])
 def test_a_folder_removed_during_training_is_an_error(
-    replaced: bool, images: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    replaced: bool, split: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not a new folder with one file; nor is another run's folder of the same name written to."""
     folder = tmp_path / "run"
@@ -661,7 +662,7 @@ def test_a_folder_removed_during_training_is_an_error(
 
     monkeypatch.setattr(Log, "step", remove)
     with pytest.raises(FileNotFoundError, match=r"run: the run's folder was removed or replaced"):
-        kanerva.train(tiny(tmp_path, evaluate_images=images), folder)
+        kanerva.train(tiny(tmp_path, split=split), folder)
     assert folder.exists() == replaced
     assert not replaced or list(folder.iterdir()) == []
 
@@ -739,7 +740,7 @@ def wait_for(path: Path) -> None:
 
 def test_kill_9_leaves_a_checkpoint_that_loads(launcher: "subprocess.Popen[str]", tmp_path: Path) -> None:
     """Killed at a random moment while it saves after every step, five times; then it goes on."""
-    config = tiny(tmp_path, steps=10_000, evaluate_every=1, evaluate_images=0)
+    config = tiny(tmp_path, steps=10_000, evaluate_every=1, split="train+validation")
     moments = random.Random(0)
     for attempt in range(5):
         folder = tmp_path / f"run{attempt}"
@@ -756,7 +757,7 @@ def test_kill_9_leaves_a_checkpoint_that_loads(launcher: "subprocess.Popen[str]"
 def test_an_interrupted_run_saves_and_ends_cleanly(
     number: int, launcher: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
-    config = tiny(tmp_path, steps=10_000, evaluate_every=10_000, evaluate_images=0)
+    config = tiny(tmp_path, steps=10_000, evaluate_every=10_000, split="train+validation")
     status, errors = signalled(launcher, config, tmp_path / "run", number, "metrics.jsonl", 0)
     assert status == 0, errors
     assert f"--resume {tmp_path / 'run'} goes on from here" in errors
@@ -791,7 +792,7 @@ def test_a_second_hangup_changes_nothing() -> None:
 def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
     """As in kanerva train … 2>&1 | head -1: both streams are closed after the first line."""
     flags = ["--dataset", str(patterns(tmp_path)), "--out", str(tmp_path / "run"), "--steps", "30", "--batch", "2"]
-    flags += ["--lengths", "4", "--rows", "4", "--filters", "4", "--evaluate-every", "5", "--evaluate-images", "8"]
+    flags += ["--lengths", "4", "--rows", "4", "--filters", "4", "--evaluate-every", "5"]
     process = subprocess.Popen(
         [sys.executable, "-m", "kanerva", "train", "demo", *flags, "--device", "cpu"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -804,7 +805,7 @@ def test_a_run_goes_on_when_nobody_listens(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.wait(120) == 0
     assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 30
-    assert metrics(tmp_path / "run")[-1]["test"]["images"] >= 8
+    assert metrics(tmp_path / "run")[-1]["validation"]["images"] >= 8
 
 
 def test_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -821,11 +822,11 @@ def test_a_full_disk_costs_lines_and_not_the_run(tmp_path: Path, capsys: pytest.
 
 def test_damaged_metrics_do_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    kanerva.train(tiny(tmp_path, evaluate_images=0), folder)
+    kanerva.train(tiny(tmp_path, split="train+validation"), folder)
     whole = (folder / "metrics.jsonl").read_bytes().splitlines()
     damaged = [b"{", b"\xff\xfe", b'{"step": 1e400}', b"[1]", b'{"nats": 3}', b"\x00", b'{"step": 9}']
     (folder / "metrics.jsonl").write_bytes(b"\n".join([*damaged, *whole, b'{"step": 7, "na']))
-    kanerva.train(tiny(tmp_path, evaluate_images=0, steps=7), folder, resume=True)
+    kanerva.train(tiny(tmp_path, split="train+validation", steps=7), folder, resume=True)
     assert [row["step"] for row in metrics(folder)] == [1, 2, 3, 4, 5, 6, 7]
 
 
@@ -834,7 +835,7 @@ def test_metrics_hold_no_nan(tmp_path: Path) -> None:
         math.nan, math.inf, 1.0, None, None, None, None, None, 8, 2, 4, None, 0, {"x": {"mean": math.nan}}
     )
     with Log(tmp_path, True, 3, 0) as log:
-        log.test(1, score)
+        log.score(1, score)
     assert "NaN" not in (tmp_path / "metrics.jsonl").read_text()
     assert metrics(tmp_path)[0]["test"]["extra"] == {"x": {"mean": None}}
 
@@ -843,7 +844,7 @@ def test_metrics_hold_no_nan(tmp_path: Path) -> None:
 
 
 def test_the_config_of_a_run_is_in_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    config, folder = tiny(tmp_path, steps=2, evaluate_images=0), tmp_path / "run"
+    config, folder = tiny(tmp_path, steps=2, split="train+validation"), tmp_path / "run"
     kanerva.train(config, folder)
     fitted = suited(config, config.data.load()[0], World(0, 1, torch.device("cpu")))
     assert saved_config(folder) == fitted
@@ -953,11 +954,11 @@ def test_a_run_goes_on_with_the_same_images_alone(tmp_path: Path) -> None:
     kanerva.train(config, folder)
     more = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=4))
     whole, before = patterns(tmp_path).read_bytes(), (folder / "last.safetensors").read_bytes()
-    train, test = config.data.load()
-    number = [int(images.labels[0]) * 4 for images in (train, train, test)]  # labels name the classes
+    train, held = config.data.load()
+    number = [int(images.labels[0]) * 4 for images in (train, train, held)]  # labels name the classes
     number[1] += 1
     changed(tmp_path / "bits.npz", *number)
-    said = r"not those that the run was started with: train images: 2 changed; test images: 1 changed; go on with"
+    said = r"the run was started with: train images: 2 changed; validation images: 1 changed; go on with"
     with pytest.raises(ValueError, match=rf"{said}.* --start {re.escape(str(folder))} --out ANOTHER"):
         kanerva.train(more, folder, resume=True)
     assert (folder / "last.safetensors").read_bytes() == before
@@ -987,8 +988,8 @@ def test_a_score_that_rises_is_said_and_the_best_checkpoint_stands_for_the_run(
 ) -> None:
     kanerva.train(tiny(tmp_path, evaluate_every=2), rising)
     said = " ".join(capsys.readouterr().err.split())
-    assert said.count("score has risen") == 1
-    assert "has risen: it was 10.00 at step 4, kept in best.safetensors" in said
+    assert said.count("the validation score has risen") == 1
+    assert "the validation score has risen: it was 10.00 at step 4, kept in best.safetensors" in said
     steps = {path.stem: storage.load(path)[1]["step"] for path in rising.glob("*.safetensors")}
     assert steps == {"best": 4, "last": 6}
     assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "best.safetensors").R0)

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 from torch.special import erfcx, log_ndtr
 
+from .support.pixels import LEVEL, middle
+
 Number = TypeVar("Number", float, Tensor)
 
-# 256 grey levels on [−1, 1) lie this far apart.
-LEVEL = 1 / 128
 # A standard deviation of a grey level's middle, below which none is taken: its level then has all but 6e−5.
 SURE = LEVEL / 8
 
@@ -231,17 +231,6 @@ def _log_cdf(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     low = x.clamp_max(-1.0)
     tail = (erfcx(-math.sqrt(0.5) * low) / 2).log() - low.square() / 2
     return torch.where(x < -1, tail, log_ndtr(x.clamp_min(-1.0)))
-
-
-def middle(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """The middle of the grey level that each pixel lies in."""
-    return ((x / LEVEL).floor() + 0.5) * LEVEL
-
-
-def dequantise(x: Float[Tensor, "..."], generator: torch.Generator | None = None) -> Float[Tensor, "..."]:
-    """Spread each grey level over its width, x + U(0, 1/128), so that a density has something to fit [sec. 4]."""
-    spread = x + LEVEL * torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-    return spread.minimum((x + LEVEL).nextafter(x))  # the sum may be rounded up to the next level
 
 
 def bits_per_dimension(nats_per_image: Number, dimensions: int) -> Number:

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 
 from .. import __version__, lab
 from ..data import ClassImages
-from ..data.images import is_image, is_sheet, write_sheet
+from ..data.own import is_image, is_sheet, write_sheet
 from ..lab.runner import find
 from ..lab.runner import flags as experiment_flags
 from ..memory import MemoryState, frame
@@ -32,6 +32,7 @@ from ..nn import Writing
 from ..support import checks, plain, spelling
 from ..support.files import atomic_write, cache_dir, check_writable
 from ..support.linalg import together
+from ..support.pixels import INK, to_bytes
 from ..support.say import bar, printable, say, show
 from ..training.config import DataConfig, RunConfig, with_model
 from ..training.evaluate import Score, evaluate, mean_image_nats
@@ -54,7 +55,7 @@ class Train:
     def run(self) -> None:
         score = train(self.config, self.out, self.resume)
         if score is not None:
-            nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per test image{score.in_bits}"
+            nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per {score.split} image{score.in_bits}"
             show(f"{nats}; {self.out}/{LAST}{better(self.out, score)}")
         elif first():
             show(ending(self.out))
@@ -108,7 +109,6 @@ class Evaluate:
         about = {
             **who.about,
             **told,
-            "split": "test",
             "mean_image": mean_image_nats(who.seen, who.unseen),
             "version": __version__,
             "torch": torch.__version__,
@@ -148,7 +148,7 @@ class Data:
             root = Path(self.config.dataset).expanduser().resolve()
             if root.exists() and root in (self.preview.resolve(), *self.preview.resolve().parents):
                 raise ValueError(f"preview: expected a new file, got {self.preview}, one of those that are read")
-        seen, unseen = self.config.load()
+        splits = seen, _, unseen = self.config.load("cpu", "train", "validation", "test")
         about: dict[str, Any] = {
             images.split: {
                 "classes": images.num_classes,
@@ -157,7 +157,7 @@ class Data:
                 "kind": "binary" if images.binary else "grey" if images.shape[0] == 1 else "colour",
                 "mean": round(float(images.pixels.float().mean()), 4),
             }
-            for images in (seen, unseen)
+            for images in splits
         }
         about["nats of predicting the mean image"] = round(mean_image_nats(seen, unseen), 2)
         if self.preview is not None:
@@ -235,7 +235,7 @@ class Inspect:
     """Print one JSON object and nothing else."""
 
     def run(self) -> None:
-        from .. import own
+        from . import recall
 
         model, state = load(self.checkpoint), load_state(self.state)
         if not isinstance(model, DKM):
@@ -254,7 +254,7 @@ class Inspect:
         model.memory.kl(chosen)  # which refuses a U that is no covariance
         end = f"-{self.number}.png" if count > 1 else ".png"
         path = self.state.with_name(self.state.stem + end) if self.out is None else self.out
-        own.check_outputs({"--out": path}, [self.state, locate(self.checkpoint)])
+        recall.check_outputs({"--out": path}, [self.state, locate(self.checkpoint)])
         if self.out is None and path.exists() and not is_sheet(path):
             raise ValueError(f"--out: expected the name of a new file, since {path} is there and no sheet of ours")
         check_writable(path)
@@ -294,7 +294,7 @@ class Recall:
     """The way to recall; otherwise the model's best."""
     steps: int = 15
     """Steps of recall."""
-    binary: float = 0.4
+    binary: float = INK
     """Models of binary images: the share of ink from which a pixel is ink."""
     ink: Literal["auto", "dark", "light"] = "auto"
     """Models of binary images: whether ink is dark or light; auto: whatever there is less of in each picture."""
@@ -314,42 +314,42 @@ class Recall:
         checks.seed(self.seed)
 
     def run(self) -> None:
-        from .. import own
+        from . import recall
 
         if missing := left_out(self.model, self.images):
             raise ValueError(missing)
         model = load(self.model).to(choose(self.device))
         method, binary = model.method(self.method), model.config.binary
         outputs = {"--memory": self.memory, "--out": self.out}
-        own.check_outputs(outputs, [locate(self.model)])
+        recall.check_outputs(outputs, [locate(self.model)])
         for path in filter(None, outputs.values()):
             check_writable(path)
-        asked = own.read(model, self.images, self.others, self.binary, self.ink)
-        own.check_outputs(outputs, asked.paths)
+        asked = recall.read(model, self.images, self.others, self.binary, self.ink)
+        recall.check_outputs(outputs, asked.paths)
         rows = getattr(model.config, "rows", asked.stored)
         full = f"more pictures than the memory's {rows} rows: they mix, and nothing can be certified"
         if rows < asked.stored:
             say(full)
         kind = self.damage if self.damage != "auto" else "flips" if binary else "noise"
-        level = own.LEVELS[kind] if self.level is None else self.level
+        level = recall.LEVELS[kind] if self.level is None else self.level
         generator = torch.Generator(model.device).manual_seed(self.seed)
-        cue = own.damaged(asked.x, kind, self.level, generator)
-        answers = own.ask(model, asked, cue, method, self.steps, generator)
+        cue = recall.damaged(asked.x, kind, self.level, generator)
+        answers = recall.ask(model, asked, cue, method, self.steps, generator)
         if self.memory is not None:
             save_state(self.memory, answers.state)
         bands = torch.stack([in_rows(x, binary) for x in (asked.x, answers.cue, answers.x)], 1).flatten(0, 1)
-        found = own.judge(asked, answers)
+        found = recall.judge(asked, answers)
         with atomic_write(self.out) as file:
-            write_sheet(own.sheet(mosaic(bands), found), file)
+            write_sheet(recall.sheet(mosaic(bands), found), file)
         about = {
             "stored": f"{asked.stored} pictures in one memory, which keeps {model.kept(asked.stored):,} numbers",
             "damage": kind if level is None else f"{kind} {level:g}",
             "recall": f"{method}, {self.steps} steps, {taken(self.model) or self.model}",
-            **({"ink": own.inks(asked)} if binary else {}),
+            **({"ink": recall.inks(asked)} if binary else {}),
             "sheet": str(self.out),
             **({} if self.memory is None else {"memory": str(self.memory)}),
             **({"left out": asked.left_out} if asked.left_out else {}),
-            "result": own.summary(found),
+            "result": recall.summary(found),
             **({"note": full} if rows < asked.stored else {}),
         }
         if any(one["worse"] for one in found):
@@ -360,7 +360,7 @@ class Recall:
             print(plain.dumps({**about, "pictures": found}, indent=1))
         else:
             pixels = asked.x[0].numel() if binary else None
-            print(f"{own.table(found, pixels).lines()}\n\n{lines(about)}")
+            print(f"{recall.table(found, pixels).lines()}\n\n{lines(about)}")
 
 
 def left_out(model: str, images: tuple[str, ...]) -> str | None:
@@ -575,9 +575,9 @@ def table(score: Score, about: dict[str, Any]) -> str:
         for name, value in others.items()
         if value is not None
     )
-    drawn, different = f"{score.images:,} test images", score.different or 0
+    drawn, different = f"{score.images:,} {score.split} images", score.different or 0
     if different < score.images:
-        drawn = f"{score.images:,} draws from {different:,} different test images"
+        drawn = f"{score.images:,} draws from {different:,} different {score.split} images"
     warning = "" if different >= FEW else f"\n  only {different} different images: too few to say much about others"
     return (
         f"{nats}\n{extra}"
@@ -709,7 +709,7 @@ def sheet(images: ClassImages, path: Path) -> None:
 
 def in_rows(x: Float[Tensor, "n c h w"], binary: bool, columns: int = 8) -> UInt8[Tensor, "rows columns c H W"]:
     """Images of a model three times as large, eight in a row, with a line around each; ink is black on white."""
-    levels = (255 * (1 - x) if binary else (x + 1) * 127.5).round().clamp(0, 255).to("cpu", torch.uint8)
+    levels = to_bytes(1 - x if binary else x, binary).cpu()
     levels = levels.repeat_interleave(3, -2).repeat_interleave(3, -1)
     blank = levels.new_full((-len(x) % columns, *levels.shape[1:]), 255)
     return pad(torch.cat([levels, blank]), (1, 1, 1, 1), value=192).unflatten(0, (-1, columns))

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..support.spelling import nearest
-from . import glyphs, images, mazes, omniglot
+from ..support.spelling import nearest as nearest
+from . import glyphs, mazes, omniglot, own
 from .augment import augment, mirror
-from .corruption import Cue, block, flips, half, noise, salt_and_pepper
+from .damage import Cue, block, flips, half, noise, salt_and_pepper
 from .episodes import ClassImages, changes, episodes
 
 __all__ = [
@@ -36,16 +36,16 @@ SETS: dict[str, Callable[..., ClassImages]] = {
     "glyphs": glyphs.load,
     "omniglot": omniglot.load,
     "mazes": mazes.load,
-    "images": images.load,
+    "images": own.load,
 }
-SPLITS = ("train", "test")
+SPLITS = ("train", "validation", "test", "train+validation")
 
 
 def load(name: str | os.PathLike[str], split: str = "train", **given: Any) -> ClassImages:
-    """Load one split of a data set; the classes (or at least the images) of the two splits are disjoint.
+    """Load one split of a data set; train, validation and test share no class, or at least no image.
 
     name: "glyphs"; "omniglot" (option data_dir); "mazes" (options size: 32 or 64; mazes: how many to train on); or
-    a folder or file of your own (options of `kanerva.data.images.load`: size, binary, invert, channels, holdout),
+    a folder or file of your own (options of `kanerva.data.own.load`: size, binary, invert, channels),
     also as "images" with path=….
     """
     if split not in SPLITS:
@@ -69,8 +69,7 @@ def find(name: str | os.PathLike[str]) -> str:
         return key
     if not _is_path(name):
         raise ValueError(
-            f"name: expected one of {', '.join(SETS)}, or a path to {images.SOURCES}, "
-            f"got {key!r}{nearest(key, SETS)}"
+            f"name: expected one of {', '.join(SETS)}, or a path to {own.SOURCES}, got {key!r}{nearest(key, SETS)}"
         )
     return "images"
 
@@ -87,7 +86,6 @@ def _is_path(name: str | os.PathLike[str]) -> bool:
     return (
         not isinstance(name, str)
         or any(s in text for s in separators)
-        or text.endswith((".npy", ".npz", *images.SUFFIXES))
-        or ".tfrecord" in text
+        or text.endswith((".npy", ".npz", *own.SUFFIXES))
         or Path(text).expanduser().exists()
     )

@@ -1,7 +1,8 @@
-"""Class-indexed images, and episodes drawn from them where they lie, on the CPU or a GPU."""
+"""Class-indexed images, their splits, and episodes drawn from them where they lie, on the CPU or a GPU."""
 
 import dataclasses
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
@@ -13,6 +14,7 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from ..support import checks
+from ..support.pixels import from_bytes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,14 +101,6 @@ class ClassImages:
         return tuple(sorted(self.count.tolist()))
 
     @cached_property
-    def listed(self) -> tuple[Int64[Tensor, "N"], Int64[Tensor, "N"]]:
-        """The numbers of the images, class after class, and the size of each one's class; waits like `sizes`."""
-        classes = list(zip(self.start.tolist(), self.count.tolist(), strict=True))
-        number = np.concatenate([np.arange(start, start + count) for start, count in classes])
-        size = np.repeat([count for _, count in classes], [count for _, count in classes])
-        return torch.from_numpy(number).to(self.device), torch.from_numpy(size).to(self.device)
-
-    @cached_property
     def marks(self) -> Int64[Tensor, "N 2"]:
         """Hashes of each image's class, by its name, and of its pixels, on the CPU: `changes` compares them."""
         names = self.labels or tuple(map(str, range(self.num_classes)))
@@ -163,8 +157,39 @@ class ClassImages:
 
     def images(self, index: Int64[Tensor, "*b"]) -> Float[Tensor, "*b channels height width"]:
         """Give images by number: binary as 0. or 1., others as v/128 − 1 on [−1, 1)."""
-        x = self.pixels[index].float()
-        return x if self.binary else x / 128 - 1
+        levels = self.pixels[index]
+        return levels.float() if self.binary else from_bytes(levels)
+
+
+def part(split: str, train: int, held: int) -> slice:
+    """The classes of a split: the first `train` are to train on, those up to `held` to validate with."""
+    return {
+        "train": slice(train),
+        "validation": slice(train, held),
+        "test": slice(held, None),
+        "train+validation": slice(held),
+    }[split]
+
+
+def of_bits(
+    bits: UInt8[np.ndarray, "classes each packed"],
+    names: Sequence[str],
+    split: str,
+    train: int,
+    held: int,
+    name: str,
+) -> ClassImages:
+    """Square binary images, packed, of the classes that a split has in the order of default_rng(0).permutation."""
+    order = np.random.default_rng(0).permutation(len(bits))[part(split, train, held)]
+    side = math.isqrt(8 * bits.shape[-1])
+    return ClassImages.from_labels(
+        np.unpackbits(bits[order].reshape(-1, bits.shape[-1]), axis=-1).reshape(-1, 1, side, side),
+        np.repeat(np.arange(len(order)), bits.shape[1]),
+        binary=True,
+        name=name,
+        split=split,
+        names=[names[i] for i in order],
+    )
 
 
 def _hash(data: bytes) -> int:
@@ -211,7 +236,7 @@ def episodes(
     `distinct` no image comes twice in an episode: one that would is drawn again. All is drawn on the device of the
     images, from the generator of that device; the host never waits (with `distinct` once). Memory beside the
     images: batch × (number of classes) floats where n is given, and with `distinct` batch × n × (images of the
-    largest class) more, or batch × (all images). Proof: test_episodes_*.
+    largest class) more. Proof: test_episodes_*.
     """
     for name, value, least in (("batch", batch, 0), ("length", length, 0), ("classes", classes, 1)):
         if value is None and name == "classes":
@@ -252,21 +277,20 @@ def _distinct(
     To draw with weights p and draw again what has come is to take the largest of ln(u) / p, with u uniform on
     (0, 1) for each image (Efraimidis and Spirakis, 2006). Class first, then image: p is 1 / (images of the class).
     """
-    n, sizes, device = classes or images.num_classes, images.sizes, images.device
+    n, most, device = classes or images.num_classes, images.sizes[-1], images.device
     if images.fewest(n) < length:
         raise ValueError(
             f"length: expected at most {images.fewest(n)} with distinct images, as {n} of the {images.num_classes} "
             f"classes of {images.name}/{images.split} may have no more, got {length}"
         )
     if classes is None:
-        number, count = images.listed
-        u = torch.rand(batch, len(number), generator=generator, device=device, dtype=torch.float64)
-        return number[(u.log() * count).topk(length).indices]
-    chosen = _some(images, batch, n, generator)
-    count, which = images.count[chosen][..., None], torch.arange(sizes[-1], device=device)
-    u = torch.rand(batch, n, sizes[-1], generator=generator, device=device, dtype=torch.float64)
+        chosen = torch.arange(n, device=device).expand(batch, n)
+    else:
+        chosen = _some(images, batch, n, generator)
+    count, which = images.count[chosen][..., None], torch.arange(most, device=device)
+    u = torch.rand(batch, n, most, generator=generator, device=device, dtype=torch.float64)
     first = (u.log() * count).masked_fill(which >= count, -torch.inf).flatten(1).topk(length).indices
-    return images.start[chosen.gather(1, first // sizes[-1])] + first % sizes[-1]
+    return images.start[chosen.gather(1, first // most)] + first % most
 
 
 def _same_device(a: torch.device, b: torch.device) -> bool:

@@ -2,13 +2,14 @@
 
 The mazes and their textures are DeepMind Lab's own, which the package labmaze brings (`pip install
 'kanerva[mazes]'`); data/raycast.py draws them. A class is a maze, its 64 images are what is seen from random places
-in it. Each room has walls and a floor of its own, of the maze's style. No maze is in both splits. Drawn once
+in it. Each room has walls and a floor of its own, of the maze's style. No maze is in two splits. Drawn once
 (see `kanerva.support.files.cache_dir`) and the same on every run; on another machine too, as far as labmaze makes
 the same mazes there and sines are rounded alike.
 """
 
 import importlib
 import importlib.metadata
+import itertools
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 # Raise it whenever a change here or in raycast.py changes a pixel: cached images of an older recipe are not used.
 RECIPE = 1
 SIZES = (32, 64)
-# Mazes of each split, and frames of each maze.
-MAZES = {"train": 1_000, "test": 250}
+# Mazes of each split, and the first of those that are held out: the others are to train on.
+MAZES = {"train": 1_000, "validation": 250, "test": 250}
+FIRST = {"test": 1_000, "validation": 10_000}
+# Frames of each maze.
 FRAMES = 64
 # Cells a side, and rooms: as many as find a place, with a corridor or a wall between them.
 CELLS, ROOMS = 15, 6
@@ -45,30 +48,20 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def load(split: str = "train", size: int = 32, mazes: int | None = None) -> ClassImages:
-    """Give the frames of the training or the test mazes, 32 or 64 pixels a side; draw them on first use.
+    """Give the frames of a split's mazes, 32 or 64 pixels a side; draw them on first use.
 
-    mazes: how many to train on, 1,000 unless told; the test mazes are the same for any number.
+    mazes: how many to train on, 1,000 unless told; the other splits are the same for any number.
     """
     if not isinstance(size, int) or size not in SIZES:
         raise ValueError(f"size: expected {' or '.join(map(str, SIZES))} pixels a side, got {size!r}")
     if mazes is not None:
         checks.count("mazes", mazes)
-    version, chosen = _version(), numbers(split, mazes)
-
-    def valid(arrays: Arrays) -> bool:
-        frames, source = arrays.get("frames"), arrays.get("labmaze")
-        shape = (len(chosen), FRAMES, 3, size, size)
-        whole = frames is not None and frames.dtype == np.uint8 and frames.shape == shape
-        # Without labmaze, what was once drawn with any version of it will do.
-        return whole and source is not None and (version is None or str(source) == version)
-
-    def make() -> Arrays:
-        return {"frames": draw(split, size, mazes), "labmaze": np.array(version or "")}
-
-    frames = cached(_drawn(split, size, len(chosen)), make, valid)["frames"]
+    parts = split.split("+")
+    frames = [_frames(part, size, mazes) for part in parts]
+    chosen = [number for part in parts for number in numbers(part, mazes)]
     return ClassImages.from_labels(
-        frames.reshape(-1, 3, size, size),
-        np.repeat(np.arange(len(frames)), FRAMES),
+        (np.concatenate(frames) if len(frames) > 1 else frames[0]).reshape(-1, 3, size, size),
+        np.repeat(np.arange(len(chosen)), FRAMES),
         binary=False,
         name="mazes",
         split=split,
@@ -76,18 +69,35 @@ def load(split: str = "train", size: int = 32, mazes: int | None = None) -> Clas
     )
 
 
+def _frames(split: str, size: int, mazes: int | None) -> Array:
+    """The frames of a split, from the cache or drawn: uint8 (mazes, FRAMES, 3, size, size)."""
+    version, count = _version(), len(numbers(split, mazes))
+
+    def valid(arrays: Arrays) -> bool:
+        frames, source = arrays.get("frames"), arrays.get("labmaze")
+        shape = (count, FRAMES, 3, size, size)
+        whole = frames is not None and frames.dtype == np.uint8 and frames.shape == shape
+        # Without labmaze, what was once drawn with any version of it will do.
+        return whole and source is not None and (version is None or str(source) == version)
+
+    def make() -> Arrays:
+        return {"frames": draw(split, size, mazes), "labmaze": np.array(version or "")}
+
+    return cached(_drawn(split, size, count), make, valid)["frames"]
+
+
 def at_hand(split: str = "train", size: int = 32) -> bool:
-    """Whether the frames are drawn already."""
+    """Whether the frames of a split are drawn already."""
     return (cache_dir() / _drawn(split, size, MAZES[split])).is_file()
 
 
 def numbers(split: str, mazes: int | None = None) -> list[int]:
-    """The mazes of a split. More than the usual ones to train on come after those of the test."""
-    usual, held = MAZES["train"], MAZES["test"]
-    if split == "test":
-        return list(range(usual, usual + held))
-    count = usual if mazes is None else mazes
-    return [number if number < usual else number + held for number in range(count)]
+    """The mazes of a split. More than the usual ones to train on are those that no other split has."""
+    if split != "train":
+        return list(range(FIRST[split], FIRST[split] + MAZES[split]))
+    others = {number for split in FIRST for number in numbers(split)}
+    count = MAZES["train"] if mazes is None else mazes
+    return list(itertools.islice((number for number in itertools.count() if number not in others), count))
 
 
 def _drawn(split: str, size: int, mazes: int) -> str:

@@ -9,10 +9,10 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..data import corruption
-from ..data.corruption import Cue
-from ..likelihood import LEVEL
+from ..data import damage
+from ..data.damage import Cue
 from ..models import Model, Recall
+from ..support.pixels import LEVEL
 from ..support.say import bar
 from .drawing import each, energies, sheet
 from .measures import (
@@ -106,10 +106,10 @@ def damages(binary: bool, levels: Iterable[float]) -> list[Damage]:
     """Every kind of damage; salt and pepper in a share s of pixels is a share s/2 of flips."""
 
     def salted(x: Tensor, generator: torch.Generator) -> Cue:
-        return corruption.salt_and_pepper(x, 0.3, generator)
+        return damage.salt_and_pepper(x, 0.3, generator)
 
     def flipped_half(x: Tensor, generator: torch.Generator) -> Cue:
-        return corruption.half(corruption.flips(x, 0.1, generator).x)
+        return damage.half(damage.flips(x, 0.1, generator).x)
 
     others = [
         Damage("30 % salt and pepper", salted, noise=0.15),

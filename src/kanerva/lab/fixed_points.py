@@ -11,11 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM
 from ..recall.retriever import Retriever
 from ..support.checks import deep_checks
+from ..support.pixels import LEVEL
 from ..support.say import bar
 from .drawing import COLOURS, curve, look
 from .measures import answers, distances, distinct, mean, means

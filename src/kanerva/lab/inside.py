@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..likelihood import LEVEL
 from ..memory import MemoryState
 from ..models import DKM
+from ..support.pixels import LEVEL
 from ..support.say import bar
 from .drawing import each, sheet
 from .measures import NEAR, distances, is_binary, means, task

@@ -16,12 +16,12 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from ..data import ClassImages, corruption
-from ..data.corruption import Cue
+from ..data import ClassImages, damage
+from ..data.damage import Cue
 from ..models import Model, Recall
 
 PAPER = 0.15
-"""The paper's corruption: a share of flips, or the standard deviation of noise [sec. 4]."""
+"""The paper's damage: a share of flips, or the standard deviation of noise [sec. 4]."""
 TOLD = ", told"
 """Ends the name of a recall that is told the noise."""
 NEAR = 0.05
@@ -48,8 +48,8 @@ def noisy(binary: bool, level: float) -> Damage:
     """Flips, or Gaussian noise, at a level."""
     if binary:
         told = level if 0 < level < 0.5 else None
-        return Damage(f"{100 * level:g} % flips", lambda x, g: corruption.flips(x, level, g), "flips", level, told)
-    return Damage(f"noise {level:g}", lambda x, g: corruption.noise(x, level, g), "noise", level, level**2 or None)
+        return Damage(f"{100 * level:g} % flips", lambda x, g: damage.flips(x, level, g), "flips", level, told)
+    return Damage(f"noise {level:g}", lambda x, g: damage.noise(x, level, g), "noise", level, level**2 or None)
 
 
 def holes(binary: bool) -> list[Damage]:
@@ -57,13 +57,13 @@ def holes(binary: bool) -> list[Damage]:
     blank = "blank" if binary else "grey"
 
     def block(x: Tensor, generator: torch.Generator) -> Cue:
-        return corruption.block(x, 0.25, generator)
+        return damage.block(x, 0.25, generator)
 
     return [
         Damage("25 % block erased", block, known=True),
         Damage(f"25 % block {blank}, not known", block),
-        Damage("half erased", lambda x, _: corruption.half(x), known=True),
-        Damage(f"half {blank}, not known", lambda x, _: corruption.half(x)),
+        Damage("half erased", lambda x, _: damage.half(x), known=True),
+        Damage(f"half {blank}, not known", lambda x, _: damage.half(x)),
     ]
 
 

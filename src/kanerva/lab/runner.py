@@ -92,7 +92,7 @@ def load(sources: Sequence[tuple[Source, DataConfig]], device: torch.device | st
     for (found, config), own in zip(sources, called, strict=True):
         if said := taken(found.place):
             say(said)
-        seen, unseen = config.load(device)
+        seen, unseen = config.load(device, config.split, "test")
         about = found.origin(config)
         if changed := since(found, config, seen, unseen):
             say(f"{found.place}: {changed}")
@@ -139,7 +139,7 @@ def since(found: Source, config: DataConfig, seen: ClassImages, unseen: ClassIma
         whole = {name: changes(then[name], images.marks) for name, images in both.items() if name in then}
         parts = [f"{name} images: {what}" for name, what in whole.items() if what]
     said = f"{config.dataset} has changed since this model was trained: {'; '.join(parts)}" if parts else ""
-    trained = set(then["train"][:, 1].tolist()) if "train" in then else set()
+    trained = {mark for name in then if name.startswith("train") for mark in then[name][:, 1].tolist()}
     known = len(trained & set(unseen.marks[:, 1].tolist())) if trained else 0
     if known:
         again = f"{known} of {unseen.different} different test images of {config.dataset} were trained on"

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..likelihood import LEVEL
 from ..models import Recall
+from ..support.pixels import LEVEL
 from ..support.say import bar
 from .drawing import each, energies, sheet
 from .measures import distances, distinct, mean, means, recalls, rises, singles

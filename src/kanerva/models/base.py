@@ -20,13 +20,14 @@ from torch.utils._pytree import tree_map_only
 
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
 from ..data import ClassImages, episodes, nearest
-from ..likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood, dequantise
+from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from ..recall.trajectory import Recall as Recall
 from ..recall.trajectory import Snapshot, follow
 from ..support import checks, tensors
 from ..support.checks import Count, Random, Sizes
 from ..support.configs import to_dict
 from ..support.door import public
+from ..support.pixels import LEVEL, dequantise
 
 
 @dataclasses.dataclass(frozen=True)

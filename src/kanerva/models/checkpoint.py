@@ -107,7 +107,7 @@ def taken(place: str | Path) -> str:
     """Which checkpoint `locate` takes of a run's folder, to be said; empty where there was no choice."""
     path = locate(place)
     chosen = path.name == BEST and path != Path(place)
-    return f"{path}, the checkpoint with the best test score of the run" if chosen else ""
+    return f"{path}, the checkpoint with the best validation score of the run" if chosen else ""
 
 
 def shipped() -> list[str]:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .. import data
-from ..data import ClassImages, corruption
+from ..data import ClassImages
 from ..lab.plane import MARGIN, landscape, through
 from ..models import DKM
 from ..recall import methods
@@ -158,13 +158,13 @@ def damage(session: Session, body: Body, job: Job) -> dict[str, Any]:
     x, kind = unpack(body.get("image"), session.model)[None], one_of(body, "kind", damages(session.model))
     if kind == "half":
         side = one_of(body, "side", ("left", "right", "top", "bottom")) if "side" in body else "right"
-        cue = corruption.half(x, side)
+        cue = data.half(x, side)
     else:
-        kinds: dict[str, Callable[..., corruption.Cue]] = {
-            "flips": corruption.flips,
-            "salt and pepper": corruption.salt_and_pepper,
-            "noise": corruption.noise,
-            "block": corruption.block,
+        kinds: dict[str, Callable[..., data.Cue]] = {
+            "flips": data.flips,
+            "salt and pepper": data.salt_and_pepper,
+            "noise": data.noise,
+            "block": data.block,
         }
         cue = kinds[kind](x, real(body, "amount", 0, 1), generator(body))
     mask = None if cue.mask is None else pack(cue.mask[0], binary=True)

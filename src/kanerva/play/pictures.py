@@ -4,31 +4,26 @@ import base64
 import binascii
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..data import images
+from ..data import own
 from ..models import DKM
+from ..support.pixels import from_bytes, of_picture, to_bytes
 
-# Of a file that is uploaded, before it is decoded; and the pictures in it.
-UPLOAD, PIXELS = 2 * 2**20, 4096 * 4096
-# Ink of at least this share of a pixel's area sets it, as in Omniglot.
-INK = 0.4
+# Of a file that is uploaded, before it is decoded.
+UPLOAD = 2 * 2**20
 
 
 def pack(x: Float[Tensor, "c h w"], binary: bool) -> str:
     """An image, or the mean of a distribution over binary ones, as text."""
-    levels = 255 * x if binary else (x + 1) * 128
-    data = levels.detach().round().clamp(0, 255).to("cpu", torch.uint8).contiguous().numpy()
-    return base64.b64encode(data.tobytes()).decode()
+    return base64.b64encode(to_bytes(x, binary).cpu().numpy().tobytes()).decode()
 
 
 def unpack(text: Any, model: DKM, name: str = "image") -> Float[Tensor, "c h w"]:
     """An image for a model; what `pack` makes of one comes back as it was."""
-    levels = _bytes(text, model.config.image, name).to(model.like)
-    return (levels >= 128).to(model.like) if model.config.binary else levels / 128 - 1
+    return from_bytes(_bytes(text, model.config.image, name), model.config.binary).to(model.like)
 
 
 def unpack_mask(text: Any, model: DKM) -> Float[Tensor, "1 h w"]:
@@ -49,9 +44,5 @@ def _bytes(text: Any, shape: tuple[int, int, int], name: str) -> Tensor:
 
 def upload(data: bytes, where: str, model: DKM, frames: int) -> list[Float[Tensor, "c h w"]]:
     """The pictures of a file in a model's size; for a binary model, ink is the lesser part of each."""
-    channels, height, width = model.config.image
-    made = []
-    for levels in images.from_bytes(data, where, (height, width), channels, PIXELS, frames):
-        x = images.ink_of(levels)[0] >= INK if model.config.binary else levels / np.float32(128) - 1
-        made.append(torch.tensor(x.transpose(2, 0, 1).copy()).to(model.like))
-    return made
+    found = own.upload(data, where, model.config.image, frames)
+    return [of_picture(levels, model.config.binary)[0].to(model.like) for levels in found]

@@ -25,7 +25,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from .. import data
 from ..data import ClassImages, mazes, omniglot
 from ..lab import runner
 from ..models import DKM, checkpoint
@@ -367,7 +366,8 @@ def gather(places: Sequence[str]) -> list[Playable]:
         own = [source.data.dataset] if source.data is not None else []
         for name in dict.fromkeys([*own, "glyphs", "omniglot", "mazes"]):
             if name not in sets and at_hand(name, model.config.image):
-                sets[name] = source.data.load()[1] if name in own and source.data else data.load(name, "test")
+                usual = source.data if name in own and source.data else DataConfig(name)
+                (sets[name],) = usual.load("cpu", "test")
         fitting = [
             name
             for name in dict.fromkeys([*own, *sets])

@@ -2,15 +2,11 @@
 
 import contextlib
 import errno
-import http.client
 import os
 import re
 import secrets
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,8 +14,6 @@ from typing import Any, BinaryIO
 
 import filelock
 import numpy as np
-
-from .say import bar, say
 
 Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
 
@@ -254,38 +248,3 @@ def memory() -> int:
 def line(error: BaseException) -> str:
     """What an error says, or else its name, on one line."""
     return " ".join(str(error).split()) or type(error).__name__
-
-
-class DownloadError(OSError):
-    """A download that failed."""
-
-
-def download(
-    url: str,
-    path: Path,
-    check: Callable[[Path], str | None] = lambda path: None,
-    attempts: int = 5,
-    pause: float = 1.0,
-    timeout: float = 30.0,
-) -> None:
-    """Fetch a file to `path`, which appears only when all of it is there and `check` finds no fault with it.
-
-    A failed connection is tried again after 1, 2, 4, … times `pause` seconds; an answer such as 404 is not.
-    """
-    for left in reversed(range(attempts)):
-        try:
-            with bar(path.name, None), urllib.request.urlopen(url, timeout=timeout) as answer:
-                data = answer.read()
-            break
-        except (OSError, http.client.HTTPException) as error:
-            code = error.code if isinstance(error, urllib.error.HTTPError) else 500
-            if not left or (code < 500 and code not in (408, 429)):
-                raise DownloadError(f"{url}: {line(error)}") from error
-            say(f"{url}: {line(error)}; tried again in {pause:g} s, at most {left} times")
-            time.sleep(pause)
-            pause *= 2
-    with atomic_write(path) as file:
-        file.write(data)
-        file.flush()
-        if fault := check(Path(file.name)):
-            raise DownloadError(f"{url}: what came is broken ({fault})")

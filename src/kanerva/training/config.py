@@ -37,16 +37,22 @@ class DataConfig:
     channels: int | None = None
     """Your own images: 1 for grey, 3 for colour; otherwise as they come."""
     mazes: int | None = None
-    """Mazes: how many to train on, 64 frames each; 1,000 unless told. The test mazes stay the same."""
+    """Mazes: how many to train on, 64 frames each; 1,000 unless told. The others stay the same."""
+    split: Literal["train", "train+validation"] = "train"
+    """What to train on. With train+validation no images are left to choose weights by: the last ones are kept."""
 
-    def load(self, device: torch.device | str = "cpu") -> tuple[ClassImages, ClassImages]:
-        """The training and test images, on a device; an option that the data set does not have is an error."""
+    def load(self, device: torch.device | str = "cpu", *splits: str) -> tuple[ClassImages, ...]:
+        """Images on a device: of these splits, or those to train on and those to validate with.
+
+        An option that the data set does not have is an error.
+        """
         given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
-        given.pop("dataset", None)
-        train = data.load(self.dataset, "train", **given).to(device)
+        first, *others = splits or (self.split, "validation")
+        given = {name: value for name, value in given.items() if name not in ("dataset", "split")}
+        found = [data.load(self.dataset, first, **given).to(device)]
         with warnings.catch_warnings():  # what was left out has been said
             warnings.filterwarnings("ignore", r"(?s).* files left out: ")
-            return train, data.load(self.dataset, "test", **given).to(device)
+            return (*found, *(data.load(self.dataset, split, **given).to(device) for split in others))
 
     def other(self, dataset: str | None = None, data_dir: str | None = None) -> "DataConfig":
         """The same images, or those of another data set, with the options that it has too, to try a model on.
@@ -55,7 +61,7 @@ class DataConfig:
         """
         name = dataset or self.dataset
         shared = {key: getattr(self, key) for key in data.options(name) if hasattr(self, key) and key != "mazes"}
-        return DataConfig(name, **(shared | ({"data_dir": data_dir} if data_dir else {})))
+        return DataConfig(name, split=self.split, **(shared | ({"data_dir": data_dir} if data_dir else {})))
 
 
 @dataclass(frozen=True)
@@ -107,14 +113,12 @@ class TrainConfig:
     evaluate_every: int = 1_000
     """Steps between evaluations on validation images, each followed by a checkpoint (last.safetensors); also after
     the last step. Ctrl-C makes a checkpoint too."""
-    evaluate_images: int = 2_048
-    """Images in such an evaluation; 0 leaves evaluations out, and trains on the images for them too."""
     nonfinite: Literal["stop", "skip"] = "stop"
     """A loss or gradient that is not finite stops the run (the state is saved to look at), or skips the step."""
 
     def __post_init__(self) -> None:
         checks.fields(self, steps=1, batch=1, lengths=1, intermediate=0, lr=0, clip=0, autoencoder=0, augment=0)
-        checks.fields(self, average=0, evaluate_every=1, evaluate_images=0)
+        checks.fields(self, average=0, evaluate_every=1)
         checks.seed(self.seed)
         for name, sound, wanted in (
             ("steps", self.steps < MOST, "less than 2^53"),

@@ -63,6 +63,9 @@ class Score:
     """Bits per dimension of grey and colour images in both ways, mean and stderr: of points drawn from their grey
     levels, as in the paper, and of the levels themselves."""
 
+    split: str = "test"
+    """The split that the images are of."""
+
     @property
     def in_bits(self) -> str:
         """The score in bits, to follow the one in nats; empty for binary images."""
@@ -144,6 +147,7 @@ def evaluate(
         length=length,
         classes=classes,
         seed=seed,
+        split=images.split,
         extra={name: summary(values) for name, values in more.items()},
         new=new,
         blank=blank,

@@ -41,8 +41,10 @@ EXPECT = (
 
 
 NONFINITE = "nonfinite.safetensors"
-# Different test images below which a score says little about others.
+# Different held-out images below which a score says little about others.
 FEW = 300
+# Images that are drawn for an evaluation, at most.
+SCORED = 2_048
 
 
 class NonFinite(RuntimeError):
@@ -106,9 +108,10 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
                 if still_ours is not None:
                     still_ours()
                 log.train(run.step, step.values(), learning_rate(run.step - 1, c))
-            if keeping and c.evaluate_images and world.main:
-                score = evaluate(run.best_weights(), held, c.lengths[0], c.evaluate_images, extra=False)
-                log.test(run.step, score)
+            # weights are not chosen by images that they were trained on
+            if keeping and images.split == "train" and world.main:
+                score = evaluate(run.best_weights(), held, c.lengths[0], min(SCORED, len(held)), extra=False)
+                log.score(run.step, score)
                 if score.nats < run.best:
                     run.best, run.best_step = score.nats, run.step
                     save(BEST)
@@ -193,10 +196,12 @@ def describe(config: RunConfig, world: World) -> str:
     return "; ".join(filter(None, (f"device: {device}", own, codec, captured)))
 
 
-def held_out(images: ClassImages, test: ClassImages) -> str:
-    """How many images there are to train on and to test with, and what that means where they are few."""
-    said = f"{len(images):,} images to train on, {test.different:,} different ones held out for tests"
-    if test.different < FEW:
+def held_out(images: ClassImages, held: ClassImages) -> str:
+    """How many images there are to train on and to validate with, and what that means where they are few."""
+    if images.split != "train":
+        return f"{len(images):,} images to train on, those for validation among them: the last weights are kept"
+    said = f"{len(images):,} images to train on, {held.different:,} different ones held out for validation"
+    if held.different < FEW:
         said += (
             ": too few for a score that says much about others. Every score is of the same ones, drawn again and "
             "again, and its ± does not cover that"
@@ -208,8 +213,8 @@ def risen(run: Run) -> str:
     """What to say where a score is worse than the best of the run."""
     when = "" if run.best_step is None else f" at step {run.best_step:,}"
     return (
-        f"the test score has risen: it was {run.best:.2f}{when}, kept in {BEST}; usual cause: too few "
-        f"images, which are learned by heart"
+        f"the validation score has risen: it was {run.best:.2f}{when}, kept in {BEST}; usual cause: too "
+        f"few images, which are learned by heart"
     )
 
 

@@ -62,10 +62,11 @@ class Log:
         if self.main:
             self.work.update(step, f"{values['nats']:.1f} nats  {rate:,.0f} images/s  {self.latest}".rstrip())
 
-    def test(self, step: int, score: Score) -> None:
-        self._write({"step": step, "test": dataclasses.asdict(score)})
-        self.latest = f"test {score.nats:.1f}"
-        self.say(f"step {step:,}: test {score.nats:.2f} ± {score.nats_stderr:.2f} nats per image{score.in_bits}")
+    def score(self, step: int, score: Score) -> None:
+        self._write({"step": step, score.split: dataclasses.asdict(score)})
+        self.latest = f"{score.split} {score.nats:.1f}"
+        nats = f"{score.nats:.2f} ± {score.nats_stderr:.2f} nats per image{score.in_bits}"
+        self.say(f"step {step:,}: {score.split} {nats}")
 
     def nonfinite(self, step: int, text: str) -> None:
         self._write({"step": step, "skipped": text})

@@ -24,7 +24,7 @@ from ..support.tensors import match, save
 from .config import MOST, RunConfig
 
 # What may change when a run goes on: how long, how often it reports, where and how it computes.
-FREE = ("steps", "device", "compute", "evaluate_every", "evaluate_images", "nonfinite")
+FREE = ("steps", "device", "compute", "evaluate_every", "nonfinite")
 # What Adam keeps of each parameter once there was a step.
 ADAM = {"step", "exp_avg", "exp_avg_sq"}
 
@@ -141,8 +141,6 @@ def optimizer_key(full: str, name: str) -> str | None:
 def fits(config: RunConfig, saved: RunConfig, where: Path) -> None:
     """Check that a run may go on with this config; the error names the fields that differ."""
     free = {name: getattr(config.train, name) for name in FREE}
-    if 0 in (config.train.evaluate_images, saved.train.evaluate_images):
-        del free["evaluate_images"]  # without evaluations, the images for them are trained on
     freed = replace(
         saved, data=replace(saved.data, data_dir=config.data.data_dir), train=replace(saved.train, **free)
     )

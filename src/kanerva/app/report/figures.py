@@ -39,8 +39,12 @@ def vector(figure: Figure) -> str:
 
 
 def curve(metrics: list[dict[str, Any]]) -> str:
-    """Loss, and score on training and on test classes, from the lines of metrics.jsonl."""
-    tests = [{**line["test"], "step": line.get("step")} for line in metrics if isinstance(line.get("test"), dict)]
+    """Loss, and score on training and on validation classes, from the lines of metrics.jsonl."""
+    tests = [
+        {**line["validation"], "step": line.get("step")}
+        for line in metrics
+        if isinstance(line.get("validation"), dict)
+    ]
     unseen = columns(tests, ("step", "nats", "nats_stderr"))
     with drawing.style():
         figure = Figure(figsize=(7.2, 2.9), layout="constrained")
@@ -50,7 +54,7 @@ def curve(metrics: list[dict[str, Any]]) -> str:
             axes.set(title=f"{title}, nats per image", xlabel="steps")
             if len(y) and y.min() > 0:
                 axes.set_yscale("log")
-        axes.plot(*unseen[:2], color=drawing.COLOURS[1], marker="o", markersize=2.5, label="test classes")
+        axes.plot(*unseen[:2], color=drawing.COLOURS[1], marker="o", markersize=2.5, label="validation classes")
         low, high = unseen[1] - unseen[2], unseen[1] + unseen[2]
         axes.fill_between(unseen[0], low, high, color=drawing.COLOURS[1], alpha=0.25, linewidth=0)
         axes.legend()

@@ -82,10 +82,10 @@ def gather(place: str, where: Path | None = None) -> Material:
     name = path.resolve().name if whole else path.stem
     results, scores = collect(where, folder, name, checkpoint, missing)
     dataset = part(config, "data").get("dataset")
-    tests = [line for line in metrics if is_score(line.get("test"))]
+    tests = [line for line in metrics if is_score(line.get("validation"))]
     # that of the checkpoint, or the last
     own = [line for line in tests if line.get("step") == checkpoint.get("step")] or tests
-    scores += [{**line["test"], "step": line.get("step"), "dataset": dataset} for line in own[-1:]]
+    scores += [{**line["validation"], "step": line.get("step"), "dataset": dataset} for line in own[-1:]]
     # on its own kind of images, and then on as many as possible
     scores.sort(key=lambda s: (s.get("dataset") != dataset, s.get("classes") is not None, -number(s.get("images"))))
     return Material(name, place, folder, checkpoint, config, metrics, scores, results, missing)

@@ -153,9 +153,10 @@ def score(material: Material) -> dict[str, Any] | None:
 def score_line(score: dict[str, Any]) -> str:
     """What a score was measured on."""
     dataset, images, different = (score.get(name) for name in ("dataset", "images", "different"))
-    drawn = f"{show(images)} test images"
+    split = score.get("split", "test")
+    drawn = f"{show(images)} {split} images"
     if is_number(images) and is_number(different) and different < images:
-        drawn = f"{show(images)} draws from {'only ' if different < FEW else ''}{show(different)} test images"
+        drawn = f"{show(images)} draws from {'only ' if different < FEW else ''}{show(different)} {split} images"
     parts = [
         f"{drawn}{f' of {plain_name(dataset)}' if dataset else ''} "
         f"in {show(score.get('episodes'))} episodes of {show(score.get('length'))}"
@@ -172,15 +173,15 @@ def score_line(score: dict[str, Any]) -> str:
 
 
 def risen(material: Material) -> str:
-    """That the test score was better before the end, and which checkpoint this page is about."""
-    found = [(line.get("step"), part(line, "test").get("nats")) for line in material.metrics]
+    """That the validation score was better before the end, and which checkpoint this page is about."""
+    found = [(line.get("step"), part(line, "validation").get("nats")) for line in material.metrics]
     tests = [(step, nats) for step, nats in found if is_number(step) and is_number(nats)]
     if not tests or min(tests, key=lambda test: test[1])[1] >= tests[-1][1]:
         return ""
     (step, least), (end, last) = min(tests, key=lambda test: test[1]), tests[-1]
     here = " This page is about that checkpoint." if material.checkpoint.get("step") == step else ""
     return (
-        f"The test score was best at step {show(step)}, {least:,.2f} nats per image, and {last:,.2f} at step "
+        f"The validation score was best at step {show(step)}, {least:,.2f} nats per image, and {last:,.2f} at step "
         f"{show(end)}.{here}"
     )
 

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...codec import CodecConfig
-from ...data import ClassImages, corruption, episodes
+from ...data import ClassImages, damage, episodes
 from ...recall.trajectory import Snapshot
 from ...support import checks
 from ...support.door import public
@@ -29,7 +29,7 @@ from .nearest import NearestConfig, around, draw, filled, mixture, rounded, squa
 # β is chosen among these, four a decade: from a blend of all patterns to the most similar one alone. They fall: of
 # several that do equally well the largest is taken, which still separates where cues are worse.
 BETAS = torch.logspace(3, -3, 25).tolist()
-# The recall that β is chosen by: the paper's corruption of its denoising figure, and episodes of its length.
+# The recall that β is chosen by: the paper's damage of its denoising figure, and episodes of its length.
 CORRUPTION, EPISODES, LENGTH, STEPS = 0.15, 8, 32, 15
 # What its codec has in common with that of the model that it comes from.
 TAKEN = tuple(field.name for field in fields(CodecModelConfig))
@@ -118,7 +118,7 @@ class Hopfield(Model):
             return
         generator = torch.Generator(images.device).manual_seed(0)
         x = episodes(images, EPISODES, LENGTH, generator=generator).to(self.like)
-        corrupt = corruption.flips if self.config.binary else corruption.noise
+        corrupt = damage.flips if self.config.binary else damage.noise
         cue, stored = self.pattern(corrupt(x, CORRUPTION, generator).x), self._code(x)
         errors = []
         for beta in BETAS:

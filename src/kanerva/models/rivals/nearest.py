@@ -13,9 +13,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from ...likelihood import LEVEL, Bernoulli, Correlated, Gaussian, Likelihood
+from ...likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from ...recall.trajectory import Snapshot
 from ...support import checks
+from ...support.pixels import LEVEL, lower
 from ..base import BaseConfig, Hints, Model, Terms
 
 
@@ -104,7 +105,7 @@ def rounded(x: Float[Tensor, "*b c h w"], binary: bool) -> Float[Tensor, "*b c h
     """Images as bits or bytes hold them: 0 or 1, or the lower edge of one of 256 grey levels on [−1, 1)."""
     if binary:
         return (x > 0.5).to(x)
-    return (x.clamp(-1, 1 - LEVEL) / LEVEL).floor() * LEVEL
+    return lower(x.clamp(-1, 1 - LEVEL))
 
 
 def around(images: Float[Tensor, "*b N c h w"], noise: Float[Tensor, ""], binary: bool) -> Likelihood:

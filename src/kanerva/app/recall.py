@@ -12,13 +12,13 @@ from jaxtyping import Float
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from . import data
-from .data import Cue
-from .data.images import Pictures, ink_of, is_sheet, names, pictures
-from .lab.measures import distances
-from .lab.tables import Table, show
-from .models import Model
-from .support.say import bar
+from .. import data
+from ..data import Cue
+from ..data.own import Pictures, is_sheet, names, pictures
+from ..lab.tables import Table, show
+from ..models import Model
+from ..support.pixels import distances, of_picture
+from ..support.say import bar
 
 # The kinds of damage with their usual levels: shares of pixels or of the area, and a standard deviation.
 LEVELS = {"flips": 0.15, "noise": 0.15, "block": 0.25, "half": None, "none": None}
@@ -62,12 +62,8 @@ def read(model: Model, images: Sequence[str], others: Sequence[str], threshold: 
     pixels, paths = np.concatenate([first.pixels, rest.pixels]), first.paths + rest.paths
     left_out = first.left_out | rest.left_out
     called = names([*paths, *left_out])
-    inks: list[str] = []
-    if model.config.binary:
-        shares, inks = map(list, zip(*(ink_of(levels, ink) for levels in pixels), strict=True))
-        x = torch.tensor(np.stack(shares) >= threshold).to(model.like)
-    else:
-        x = torch.tensor(pixels).to(model.like) / 128 - 1
+    made = [of_picture(levels, model.config.binary, threshold, ink) for levels in pixels]
+    x, inks = torch.stack([image for image, _ in made]).to(model.like), [found for _, found in made if found]
     why = dict(zip(called[len(paths) :], left_out.values(), strict=True))
     return Asked(called[: len(paths)], x, len(first.paths), inks, [*paths, *left_out], why)
 
