@@ -28,8 +28,7 @@ from kanerva.data import load
 from kanerva.models import checkpoint
 from kanerva.support import tensors as storage
 from kanerva.support.configs import to_dict
-from kanerva.training.loop import saved_config
-from kanerva.training.run import flat
+from kanerva.training.run import flat, saved_config
 from small import patterns, tiny
 from test_say import EVIL, harmless
 
@@ -101,7 +100,7 @@ def test_help_of_training_is_one_screen_and_all_of_it_is_there(capsys: pytest.Ca
         (["train", "dmo"], "preset: expected one of .*, got dmo; did you mean 'demo'"),
         (["train"], "preset: expected one of .*, or --resume RUN, got none"),
         (["train", "--resume"], "or --resume RUN, got --resume"),
-        (["train", "--resume", "nowhere"], "nowhere: no such run; expected a run's folder"),
+        (["train", "--resume", "nowhere"], "nowhere: no run to resume; expected a run's folder"),
         (["train", "demo", "--stps", "3"], "--stps.*--steps"),
         (["train", "demo", "--model"], "--model: expected the name of a model"),
         (["train", "demo", "--model", "dkn"], "model: expected one of .*, got 'dkn'"),

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import importlib.util
 import io
-import json
 import os
 import re
 import shlex
@@ -31,6 +30,7 @@ from kanerva.app.commands import parse
 from kanerva.cli import COMMANDS
 from kanerva.lab.runner import flags
 from kanerva.support.configs import to_dict
+from kanerva.support.tensors import save
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
@@ -197,9 +197,8 @@ def parsed(command: str, arguments: list[str]) -> None:
     if "--help" in arguments:
         return
     if "--resume" in arguments:
-        config = Path(arguments[arguments.index("--resume") + 1]) / "config.json"
-        config.parent.mkdir(parents=True, exist_ok=True)
-        config.write_text(json.dumps(to_dict(PRESETS["demo"][1])))
+        folder = Path(arguments[arguments.index("--resume") + 1])
+        save(folder / "last.safetensors", {}, {"run": to_dict(PRESETS["demo"][1])})
     parse(command, arguments)
 
 

@@ -36,10 +36,11 @@ from ..support.pixels import INK, to_bytes
 from ..support.say import bar, printable, say, show
 from ..training.config import DataConfig, RunConfig, with_model
 from ..training.evaluate import Score, evaluate, mean_image_nats
-from ..training.loop import FEW, saved_config, train
+from ..training.loop import FEW, train
 from ..training.metrics import METRICS, latest
 from ..training.presets import PRESETS
 from ..training.processes import choose, first
+from ..training.run import saved_config
 
 
 @dataclass(frozen=True)
