@@ -75,7 +75,9 @@ def preset(run: RunConfig, place: str) -> str:
         if config.model.kind != kind:
             row, config = f"{name} --model {kind}", with_model(config, kind)
         train = {key: getattr(config.train, key) for key in FREE} | {"steps": config.train.steps}
-        same = dataclasses.replace(run, train=dataclasses.replace(run.train, **train))
+        # runs from before there was a validation split are of the same preset
+        images = dataclasses.replace(run.data, split=config.data.split)
+        same = dataclasses.replace(run, data=images, train=dataclasses.replace(run.train, **train))
         if to_dict(same) == to_dict(config):
             return row
     raise ValueError(f"{place}: expected a run of a preset, whatever its seed and steps, got other settings")
