@@ -65,6 +65,7 @@ def noticed(root: Path, target: str) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("targets", nargs="*", default=[*TARGETS], metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("--count", type=int, default=20, help="changes of each target")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="the project to change")
@@ -72,7 +73,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root, skipped = Path(folder, "project"), shutil.ignore_patterns(".*", "runs", "site", "dist")
         shutil.copytree(options.root, root, ignore=skipped)
-        for target in TARGETS:
+        for target in options.targets:
             if noticed(root, target):
                 sys.exit(f"{target}: a test fails before anything is changed")
             package = root / "src/kanerva"

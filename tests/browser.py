@@ -31,8 +31,6 @@ FLAGS = (
     "--disable-extensions",
     "--disable-sync",
     "--no-first-run",
-    "--no-default-browser-check",
-    "--metrics-recording-only",
     "--window-size=1280,900",
 )
 
@@ -44,16 +42,11 @@ class Browser:
         self.url = driver
         # where Chromium has no sandbox: a container that runs as root
         flags = [*FLAGS, f"--user-data-dir={folder}", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-        options = {"binary": CHROMIUM, "args": flags}
-        answer = self.ask(
-            "POST",
-            "/session",
-            {
-                "capabilities": {
-                    "alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
-                }
-            },
-        )
+        options = {
+            "goog:chromeOptions": {"binary": CHROMIUM, "args": flags},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        }
+        answer = self.ask("POST", "/session", {"capabilities": {"alwaysMatch": options}})
         self.url += f"/session/{answer['sessionId']}"
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -71,8 +64,8 @@ class Browser:
     def js(self, code: str, *arguments: Any) -> Any:
         return self.ask("POST", "/execute/sync", {"script": code, "args": arguments})
 
-    def cdp(self, command: str, **parameters: Any) -> Any:
-        return self.ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
+    def cdp(self, command: str, **parameters: Any) -> None:
+        self.ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def find(self, selector: str) -> str:
         found = self.ask("POST", "/element", {"using": "css selector", "value": selector})
@@ -83,11 +76,10 @@ class Browser:
         self.ask("POST", f"/element/{self.find(selector)}/click")
 
     def set(self, selector: str, value: Any) -> None:
-        """Give a slider, a list or a box a value, as a hand would."""
+        """Give a slider or a list a value, as a hand would."""
         self.js(
-            "const e = document.querySelector(arguments[0]); if (e.type === 'checkbox') e.checked = arguments[1]; "
-            "else e.value = arguments[1]; for (const n of ['input', 'change']) "
-            "e.dispatchEvent(new Event(n, {bubbles: true}))",
+            "const e = document.querySelector(arguments[0]); e.value = arguments[1]; "
+            "for (const n of ['input', 'change']) e.dispatchEvent(new Event(n, {bubbles: true}))",
             selector,
             value,
         )
@@ -95,38 +87,32 @@ class Browser:
     def text(self, selector: str) -> str:
         return str(self.js("return document.querySelector(arguments[0]).textContent", selector))
 
+    def count(self, selector: str) -> int:
+        return int(self.js("return document.querySelectorAll(arguments[0]).length", selector))
+
     def upload(self, selector: str, *paths: Path) -> None:
-        body = {"text": "\n".join(map(str, paths))}
-        self.ask("POST", f"/element/{self.find(selector)}/value", body)
+        self.ask("POST", f"/element/{self.find(selector)}/value", {"text": "\n".join(map(str, paths))})
 
     def stroke(self, selector: str, points: Sequence[tuple[float, float]]) -> None:
         """Draw on an element with the mouse, through points on [0, 1]²."""
-        element = self.find(selector)
-        self.js("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
-        wide, tall = self.js("const b = document.querySelector(arguments[0]).getBoundingClientRect(); "
-                             "return [b.width, b.height]", selector)  # fmt: skip
-
-        def move(x: float, y: float) -> dict[str, Any]:
-            origin = {"element-6066-11e4-a52e-4f735466cecf": element}
-            x, y = round((x - 0.5) * wide), round((y - 0.5) * tall)
-            return {"type": "pointerMove", "duration": 10, "x": x, "y": y, "origin": origin}
-
-        actions = [
-            move(*points[0]),
-            {"type": "pointerDown", "button": 0},
-            *(move(*p) for p in points[1:]),
-            {"type": "pointerUp", "button": 0},
-        ]
+        origin = {"element-6066-11e4-a52e-4f735466cecf": self.find(selector)}
+        wide, tall = self.js(
+            "const e = document.querySelector(arguments[0]); e.scrollIntoView({block: 'center'}); "
+            "const b = e.getBoundingClientRect(); return [b.width, b.height]",
+            selector,
+        )
+        places = [{"x": round((x - 0.5) * wide), "y": round((y - 0.5) * tall)} for x, y in points]
+        first, *rest = ({"type": "pointerMove", "duration": 10, "origin": origin, **at} for at in places)
+        actions = [first, {"type": "pointerDown", "button": 0}, *rest, {"type": "pointerUp", "button": 0}]
         self.ask("POST", "/actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": actions}]})
 
-    def wait(self, condition: str, *arguments: Any, seconds: float = 60) -> Any:
+    def wait(self, condition: str) -> None:
         """Until a condition holds; what the page says is in the error."""
-        end = time.monotonic() + seconds
-        while not (value := self.js(f"return {condition}", *arguments)):
+        end = time.monotonic() + 60
+        while not self.js(f"return {condition}"):
             if time.monotonic() > end:
                 raise AssertionError(f"never came: {condition}; page: {self.text('#message')!r} {self.log()}")
             time.sleep(0.05)
-        return value
 
     def idle(self) -> None:
         """Until no button works any more."""
@@ -146,22 +132,15 @@ class Browser:
         said = [entry["message"] for entry in entries if entry["level"] == "SEVERE"]
         return [message for message in said if "favicon.ico" not in message]
 
-    def picture(self, selector: str | None = None) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """A screenshot, of the window or of one element: (height, width, 3)."""
-        if selector is not None:
-            self.js("document.querySelector(arguments[0]).scrollIntoView({block: 'center'})", selector)
-        path = "/screenshot" if selector is None else f"/element/{self.find(selector)}/screenshot"
+    def picture(self, selector: str = "body") -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """A screenshot of the window, or of one element: (height, width, 3)."""
+        path = "/screenshot" if selector == "body" else f"/element/{self.find(selector)}/screenshot"
         data = base64.b64decode(self.ask("GET", path))
         return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
 
     def size(self, width: int, height: int, phone: bool = False) -> None:
-        self.cdp(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=phone,
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
+        self.cdp("Emulation.setDeviceMetricsOverride", **size)
 
     def dark(self, on: bool) -> None:
         value = "dark" if on else "light"
@@ -175,9 +154,8 @@ def browsing(folder: Path) -> Iterator[Browser]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    driver = subprocess.Popen(
-        [DRIVER, f"--port={port}", "--allowed-ips=127.0.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    command = [DRIVER, f"--port={port}", "--allowed-ips=127.0.0.1"]
+    driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     browser = None
     try:

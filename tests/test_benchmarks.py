@@ -1,17 +1,14 @@
 """The speed benchmark runs, and what it says is computed rightly; how fast anything is, no test asserts."""
 
-import dataclasses
 import gc
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 import contenders
-import kanerva
 import report
 import seeds
 import speed
@@ -41,19 +38,6 @@ def test_contenders_take_turns_until_the_budget_is_spent() -> None:
     assert times == {"a": [0.5] * 4, "b": [0.25] * 4}
 
 
-@pytest.mark.parametrize(("budget", "rounds"), [(0.0, 3), (1e9, 7)])
-def test_rounds_have_bounds(budget: float, rounds: int) -> None:
-    clock = Clock({"a": 1.0}, [1.0])
-    assert len(timing.take_turns(clock.contenders, clock.measure, budget, least=3, most=7)["a"]) == rounds
-
-
-def test_a_short_contender_is_called_several_times_in_its_turn() -> None:
-    clock = Clock({"a": 2e-4}, [1.0])
-    times = timing.take_turns(clock.contenders, clock.measure, budget=0.0, least=1, shortest=1e-3)
-    assert len(clock.turns) == 2 + 5
-    assert times["a"] == pytest.approx([2e-4])
-
-
 def test_ratios_are_taken_within_a_round() -> None:
     """A load that comes and goes moves the times, not the ratios."""
     clock = Clock({"reference": 3.0, "fast": 1.0}, [1.0, 5.0, 2.0, 9.0])
@@ -65,25 +49,6 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert found["reference"]["faster_than"] == {}
 
 
-def test_quartiles_of_ratios() -> None:
-    found = timing.compare({"reference": [1.0, 2.0, 3.0, 4.0, 5.0], "fast": [1.0] * 5}, ["reference"])
-    assert found["fast"]["faster_than"]["reference"] == {"ratio": 3.0, "quartiles": [2.0, 4.0]}
-    assert found["fast"]["rounds"] == 5
-
-
-@pytest.mark.parametrize("a", [0.0, 1.0, 2.5])
-def test_exponent_of_the_upper_half(a: float) -> None:
-    """A constant cost below x = 32 does not count."""
-    x = np.array([1, 2, 4, 8, 16, 32, 64, 128])
-    seconds = 3e-6 * np.maximum(x, 16.0) ** a
-    assert timing.exponent(x.tolist(), seconds.tolist()) == pytest.approx(a, abs=1e-9)
-
-
-def test_exponent_wants_two_points() -> None:
-    assert timing.exponent([4.0], [1.0]) is None
-    assert timing.exponent([], []) is None
-
-
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_plain_loop_is_the_layer(masked: bool) -> None:
     """What is timed beside the layer computes the same, gradients too."""
@@ -92,36 +57,6 @@ def test_the_plain_loop_is_the_layer(masked: bool) -> None:
     for a, b in zip(*found, strict=True):
         # float32, and solves in another order
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
-
-
-def test_attention_reads_what_is_stored_and_not_masked() -> None:
-    """Cues far along stored vectors come back as these; one that is masked does not."""
-    z = 100 * torch.eye(4)[None]
-    mask = torch.tensor([[True, True, True, False]])
-    found = contenders.attention(kanerva.nn.Memory(4), z, z, mask)
-    torch.testing.assert_close(found[0, :3], z[0, :3])
-    assert float(found[0, 3, 3]) == 0
-
-
-def test_a_compiler_that_fails_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*args: object, **options: object) -> None:
-        raise RuntimeError("no C++ compiler here\nand much more")
-
-    monkeypatch.setattr(torch, "compile", broken)
-    plan = dataclasses.replace(speed.QUICK, compiler=True)
-    for row in speed.bench_layer(plan, torch.device("cpu")):
-        assert set(row["contenders"]) == {"layer", "loop", "attention"}
-        assert row["left_out"] == {f"{name}, compiled": "no C++ compiler here" for name in row["contenders"]}
-
-
-@pytest.mark.parametrize("length", [5, 200])
-def test_the_loop_is_not_captured_and_it_is_said_why(length: int) -> None:
-    """Only what is to be timed is made here, so no GPU is needed."""
-    makers, left_out = speed.layers(
-        speed.QUICK, torch.device("cuda"), contenders.Case(4, 6, length, 2), masked=False
-    )
-    assert set(makers) == {"layer", "layer, captured", "loop", "attention", "attention, captured"}
-    assert left_out["loop, captured"].startswith("torch.linalg.solve waits for the GPU")
 
 
 @pytest.fixture

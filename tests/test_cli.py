@@ -22,7 +22,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_t
 
 import kanerva
 from kanerva import PRESETS, DataConfig
-from kanerva.app.commands import KINDS, Experiment, Train, parse
+from kanerva.app.commands import COMMANDS as FLAGGED
+from kanerva.app.train import Train, parse
 from kanerva.cli import COMMANDS, main
 from kanerva.data import load
 from kanerva.models import checkpoint
@@ -62,9 +63,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "--help")
     assert said(capsys) == text
     assert kanerva.__version__ in said(capsys, "--version")
-    for name, kind in {"train": Train, "experiment": Experiment, **KINDS}.items():
-        assert f"  {name}" in text
-        assert COMMANDS[name][0] == kind.__doc__
+    assert all(f"  {name}" in text and line in text for name, line in COMMANDS.items())
+    for name, command in {"train": Train, **FLAGGED}.items():
+        assert (command.__doc__ or "").split("\n")[0] == COMMANDS[name]
 
 
 def helped(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -74,7 +75,7 @@ def helped(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", KINDS)
+@pytest.mark.parametrize("command", FLAGGED)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"kanerva {command}" in helped(capsys, command, "--help")
 
@@ -113,7 +114,7 @@ def test_help_of_training_is_one_screen_and_all_of_it_is_there(capsys: pytest.Ca
         (["train", "demo", "--compute", "triton", "--device", "cpu"], "triton cannot be used here"),
         (["evaluate", "omniglot", "--batch-size", "3"], "--batch-size"),
         (["evaluate", "omniglot", "--seed", "-1"], "seed: expected a whole number from 0 to"),
-        (["evaluate", "omniglot", "--classes", "0"], "classes: expected 1 or more, got 0"),
+        (["evaluate", "omniglot", "--classes", "0"], "classes: expected"),
         (["evaluate", "omniglot", "--write-noise", "0"], "write_noise: expected"),
         (["evaluate", "nearest", "--dataset", "glyphs", "--block", "3"], "expected a dkm"),
         (["evaluate", "nowhere.safetensors"], "nowhere.safetensors: no such file"),
@@ -143,7 +144,7 @@ def interrupt(*_: object, **__: object) -> None:
         ("kanerva.lab.runner.load", ["experiment", "capacity"]),
         ("kanerva.app.report.page", ["report", "omniglot"]),
         ("kanerva.training.config.DataConfig.load", ["data"]),
-        ("kanerva.app.commands.parse", ["train", "demo"]),
+        ("kanerva.app.train.parse", ["train", "demo"]),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
@@ -234,7 +235,7 @@ def test_a_run_that_is_not_evaluated_says_how_it_ended(tmp_path: Path, capsys: p
 
 
 def test_only_the_first_process_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("kanerva.app.commands.train", lambda *_: None)
+    monkeypatch.setattr("kanerva.training.loop.train", lambda *_: None)
     monkeypatch.setenv("RANK", "1")
     assert said(capsys, "train", "demo") == ""
 
@@ -243,8 +244,8 @@ def test_resume_needs_no_other_flag(run: Path, tmp_path: Path, capsys: pytest.Ca
     """The config is that of the run's folder; flags change what may change."""
     folder = tmp_path / "run"
     shutil.copytree(run, folder)
-    assert parse("train", ["--resume", str(folder)]) == Train(saved_config(folder), folder, resume=True)
-    assert parse("train", ["demo", "--resume"]) == Train(PRESETS["demo"][1], Path("runs/demo"), resume=True)
+    assert parse(["--resume", str(folder)]) == Train(saved_config(folder), folder, resume=True)
+    assert parse(["demo", "--resume"]) == Train(PRESETS["demo"][1], Path("runs/demo"), resume=True)
     said(capsys, "train", "--resume", str(folder), "--steps", "8")
     about = json.loads(said(capsys, "info", str(folder), "--json"))
     assert about["step"] == 8
@@ -254,9 +255,9 @@ def test_resume_needs_no_other_flag(run: Path, tmp_path: Path, capsys: pytest.Ca
 
 
 def test_another_kind_of_model_has_its_own_defaults() -> None:
-    train = parse("train", ["omniglot", "--model", "km", "--steps", "20000", "--key", "40"])
+    train = parse(["omniglot", "--model", "km", "--steps", "20000", "--key", "40"])
     assert (train.out, train.config.train.steps) == (Path("runs/omniglot-km"), 20_000)
-    assert (train.config.model.kind, train.config.model.rows, train.config.model.key) == ("km", 64, 40)
+    assert (train.config.model.kind, train.config.model.rows, train.config.model.key) == ("km", 64, 40)  # type: ignore[attr-defined]
     assert train.config.model.codec == PRESETS["omniglot"][1].model.codec  # type: ignore[attr-defined]
 
 
@@ -301,11 +302,9 @@ def test_evaluate_writes_with_another_noise(run: Path, tmp_path: Path, capsys: p
 
 def test_a_preset_of_mazes_takes_other_images() -> None:
     """Without its number of mazes, which no other images have, unless that is asked for."""
-    assert parse("train", ["mazes"]).config.data == DataConfig("mazes", mazes=4_000)
-    assert parse("train", ["mazes", "--dataset", "x.npz"]).config.data == DataConfig("x.npz")
-    assert parse("train", ["mazes", "--dataset", "x.npz", "--mazes", "5"]).config.data == DataConfig(
-        "x.npz", mazes=5
-    )
+    assert parse(["mazes"]).config.data == DataConfig("mazes", mazes=4_000)
+    assert parse(["mazes", "--dataset", "x.npz"]).config.data == DataConfig("x.npz")
+    assert parse(["mazes", "--dataset", "x.npz", "--mazes", "5"]).config.data == DataConfig("x.npz", mazes=5)
 
 
 def test_the_error_shrinks_with_more_images(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -561,7 +560,7 @@ def test_few_test_images_and_a_score_that_rises(
     assert about["recall"] == f"least-squares, 1 steps, {taken}"
     page = Path(said(capsys, "report", str(run)).strip()).read_text()
     text = re.sub(r"\s+", " ", re.sub("<[^>]*>", "", page))
-    assert "score was best at step 2, 10.00 nats per image, and 90.00 at step 4." in text
+    assert "The validation score was best at step 2, 10.00 nats per image, and 90.00 at step 4." in text
     assert "This page is about that checkpoint." in text
     held = len(load(pictures, "validation", binary=0.5))
     assert f"draws from only {held} validation images of pictures" in text

@@ -63,7 +63,7 @@ def test_a_new_model_goes_through_every_command(
     flags += ["--steps", "4", "--device", "cpu"]
     main(["train", "demo", "--model", "mean", *flags])
     assert "nats per validation image" in capsys.readouterr().out
-    assert kanerva.load(run).config == mean.Config((1, 8, 8), "bernoulli" if binary else "gaussian", blank=2.0)
+    assert kanerva.load(run).config == mean.Config((1, 8, 8), "bernoulli" if binary else "gaussian", blank=2.0)  # type: ignore[call-arg]
     main(["evaluate", str(run), "--images", "40", "--length", "5", "--device", "cpu"])
     assert "nats per image" in capsys.readouterr().out
     for name in ("capacity", "denoising"):

@@ -14,7 +14,7 @@ from cases import generator, images, normal
 from kanerva import CodecConfig
 from kanerva.models.base import Preparation
 from kanerva.models.rivals import dnc
-from kanerva.models.rivals.dnc import DNC, DNCConfig, DNCState, Reading
+from kanerva.models.rivals.dnc import DNC, DNCConfig, DNCState, ReadSignals
 
 SMALL = DNCConfig(image=(1, 6, 7), code=5, rows=6, heads=3, hidden=7, codec=CodecConfig((4, 6)))
 
@@ -100,7 +100,7 @@ def test_usage_links_and_reading() -> None:
     close(dnc.used(u, w, r, f), slow_usage(u.tolist(), w.tolist(), r.tolist(), f.tolist()))
     M, L, p = normal(6, 5), 0.1 * gates(6, 6, seed=1), weights(6, seed=4)
     close(dnc.linked(L, p, w), slow_links(L.tolist(), p.tolist(), w.tolist()))
-    how = Reading(normal(3, 5, seed=3), 1 + gates(3, seed=4), normal(3, 3, seed=5).softmax(-1))
+    how = ReadSignals(normal(3, 5, seed=3), 1 + gates(3, seed=4), normal(3, 3, seed=5).softmax(-1))
     each = zip(r.tolist(), how.key.tolist(), how.strength.tolist(), how.modes.tolist(), strict=True)
     close(dnc.read_weights(M, L, r, how), [slow_read(M.tolist(), L.tolist(), *one) for one in each])
 
@@ -197,24 +197,15 @@ def test_gradients_of_the_addressing() -> None:
     k, beta, pi = normal(2, 3, seed=6), 1 + gates(2, seed=7), normal(2, 3, seed=8).softmax(-1)
     M[1] = 0  # where a plain norm has no gradient
     cases: list[tuple[Any, tuple[Tensor, ...]]] = [
-        (dnc.oneplus, (normal(3),)),
         (dnc.content, (M, k, beta)),
         (dnc.used, (u, w, r, f)),
         (dnc.allocation, (u,)),
         (dnc.linked, (L, p, w)),
-        (lambda M, L, r, *how: dnc.read_weights(M, L, r, Reading(*how)), (M, L, r, k, beta, pi)),
+        (lambda M, L, r, *how: dnc.read_weights(M, L, r, ReadSignals(*how)), (M, L, r, k, beta, pi)),
     ]
     for function, inputs in cases:
         # steps that stay within the bend of √(x² + 1e-6) at the blank row
         assert gradcheck(function, [x.clone().requires_grad_() for x in inputs], eps=1e-7, atol=1e-5)
-
-
-def test_gradients_are_finite_where_usage_is_0_or_1() -> None:
-    for u in ([0.0] * 5, [1.0] * 5, [0.0, 1.0, 0.0, 1.0, 0.5]):
-        usage = torch.tensor(u, requires_grad=True)
-        (dnc.allocation(usage) * torch.arange(5)).sum().backward()
-        assert usage.grad is not None
-        assert bool(usage.grad.isfinite().all())
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 100.0])
@@ -259,12 +250,6 @@ def test_reading_sees_the_memory_alone() -> None:
     assert not torch.equal(
         m.read(state, m.encode(x))[0], m.read(state._replace(links=state.links + 1), m.encode(x))[0]
     )
-
-
-def test_a_blank_memory_reads_the_same_for_every_cue() -> None:
-    m, x = model(), images(SMALL, 4)
-    found, _ = m.read(m.blank(), m.encode(x))
-    assert torch.equal(found, found[:1].expand_as(found))
 
 
 def test_forward_scores_what_is_read() -> None:

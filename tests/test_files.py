@@ -186,6 +186,7 @@ def header(shape: tuple[int, ...], dtype: str = "|u1") -> bytes:
 LIES = {
     "petabytes": header((10**6, 10**9)),
     "more than there is": header((4, 2)) + b"1234",
+    "less than there is": header((2,)) + b"1234",
     "negative sizes": header((-2, -2)) + b"1234",
     "objects": header((1,), "|O") + b"12345678",
     "no header": b"\x93NUMPY\x01\x00\x10\x00((((((((",
@@ -243,6 +244,16 @@ def test_damage_in_a_zip_is_noticed(tmp_path: Path, place: bytes) -> None:
     data[data.rindex(place)] ^= 1
     (tmp_path / "a.npz").write_bytes(data)
     with pytest.raises(ValueError, match=r"a.npz: .*(differ|Bad CRC-32)"):
+        files.npz(tmp_path / "a.npz", ("images", "labels"))
+
+
+def test_a_member_that_a_damaged_zip_skips_is_missed(tmp_path: Path) -> None:
+    """The length of a comment, made longer, swallows the next member."""
+    np.savez(tmp_path / "a.npz", images=np.zeros(3), labels=np.arange(3))
+    data = bytearray((tmp_path / "a.npz").read_bytes())
+    data[data.index(b"PK\1\2") + 33] ^= 128
+    (tmp_path / "a.npz").write_bytes(data)
+    with pytest.raises(ValueError, match=r"a.npz: .*there should be 2 arrays, and 1 are listed"):
         files.npz(tmp_path / "a.npz", ("images", "labels"))
 
 

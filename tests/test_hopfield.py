@@ -183,7 +183,7 @@ def test_a_place_names_the_codec(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("beta", 0.0), ("beta", math.inf), ("code", -1), ("codec", CodecConfig((4,))), ("flips", 0.5)],
+    [("beta", 0.0), ("beta", math.inf), ("code", -1), ("codec", CodecConfig((4,)))],
 )
 @pytest.mark.usefixtures("no_shape_checks")
 def test_nonsense_is_refused(name: str, value: Any) -> None:

@@ -340,7 +340,6 @@ BAD: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
         r"data: expected images either in it or in its sub-folders .* 000.png and a/000.png",
     ),
     "a text file": (lambda p: p.write_text("x"), {}, r"data: expected a folder .* got a file without an ending$"),
-    "two channels": (lambda p: None, {"channels": 2}, r"channels: expected 1 \(grey\), 3 .* got 2"),
     "binary colour": (
         lambda p: None,
         {"channels": 3, "binary": 0.5},
@@ -349,16 +348,13 @@ BAD: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "a threshold of 128": (lambda p: None, {"binary": 128.0}, r"binary: .* above 0 and up to 1, got 128"),
     "no size": (lambda p: None, {"size": 0}, r"size: expected a side or \(height, width\), .* got 0"),
     "huge size": (lambda p: None, {"size": 10**30}, r"size: .* at most 100,000,000 pixels"),
-    "size as text": (lambda p: None, {"size": "28"}, r"size: .* got '28'"),
 }
 
 BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
-    "one image": ({"images": np.zeros((2, 2), np.uint8)}, r"got shape \(2, 2\)$"),
     "two channels": ({"images": np.zeros((1, 4, 4, 2), np.uint8)}, r"1 or 3 channels, got shape \(1, 4, 4, 2\)"),
     "channels first": ({"images": np.zeros((1, 3, 4, 4), np.uint8)}, r"\(1, 3, 4, 4\); put the channels last"),
     "no images": ({"images": np.zeros((0, 4, 4), np.uint8)}, r"got shape \(0, 4, 4, 1\)"),
     "whole numbers": ({"images": np.zeros((1, 4, 4), np.int64)}, r"expected uint8, bool, or floating .* got int64"),
-    "too large": ({"images": np.full((1, 4, 4), 1.5)}, r"on \[0, 1\], got values from 1.5 to 1.5"),
     "NaN": ({"images": np.full((1, 4, 4), np.nan)}, r"on \[0, 1\], got values from nan"),
     "objects": ({"images": np.array([None])}, r"without objects, but: Object arrays"),
     "another key": ({"x": np.zeros(3), "y": np.zeros(3)}, r"there is no key `images`, only x, y"),
@@ -384,17 +380,6 @@ def test_bad_arrays_are_named(tmp_path: Path, name: str) -> None:
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(ValueError, match=rf"a\.npz: .*{message}"):
         load(tmp_path / "a.npz")
-
-
-@pytest.mark.parametrize("suffix", [".npy", ".npz"])
-@pytest.mark.parametrize("keep", [0, 150])
-def test_torn_arrays_are_named(tmp_path: Path, suffix: str, keep: int) -> None:
-    path = tmp_path / f"a{suffix}"
-    save: Any = np.save if suffix == ".npy" else np.savez
-    save(path, **{"arr" if suffix == ".npy" else "images": np.zeros((9, 5, 5), np.uint8)})
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(ValueError, match=rf"a\{suffix}: expected arrays saved by numpy"):
-        load(path)
 
 
 def test_pictures_that_cannot_be_read_are_left_out_and_listed(tmp_path: Path) -> None:
@@ -485,7 +470,7 @@ def test_an_image_of_too_many_pixels_is_not_decoded(
     data[29:33] = zlib.crc32(data[12:29]).to_bytes(4, "big")
     path.write_bytes(data)
     monkeypatch.delattr(Image.Image, "convert")
-    with pytest.raises(ValueError, match=r"a/000.png: expected at most 89,478,485 pixels, but: Image size"):
+    with pytest.raises(ValueError, match=r"a/000.png: expected an image, .*Image size .* exceeds limit"):
         load(tmp_path / "set", size=6)
 
 

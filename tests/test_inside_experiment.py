@@ -11,7 +11,6 @@ from kanerva import MemoryState
 from kanerva.data import ClassImages
 from kanerva.lab import inside, pictures
 from kanerva.lab.runner import Subject
-from kanerva.lab.tables import Share
 from mirror import SHAPE, mirror
 from trials import bits, drawn, run
 
@@ -52,22 +51,6 @@ def test_what_is_not_found_is_blank_in_the_picture() -> None:
     assert pictures.unpack(shown["written"])[0, 1, 0, 0].tolist() == [1, 0, 1, 0]
     memory = (2 * pictures.unpack(shown["memory"]["R"]) - 1).tolist()
     assert memory == [pytest.approx([0.25, -1], abs=0.01)]
-
-
-def test_where_nothing_is_found_a_picture_in_colour_is_white() -> None:
-    written = torch.rand(3, 3, 2, 2) * 2 - 1
-    state = MemoryState(torch.tensor([[0.5, -2.0]]), torch.tensor([[0.25]]))
-    shown = inside.show(state, written, written[:0], torch.tensor([], dtype=torch.long), 0.0)
-    assert not shown["beside"]["binary"]
-    assert pictures.unpack(shown["beside"]).min() > 0.99
-    title = inside.picture({"binary": False, "picture": shown}).axes[2].get_title()
-    assert title == "found in it without a cue: 0 of 3"
-
-
-def test_the_table() -> None:
-    rows = dict(inside.table(result()).rows)
-    assert rows["6 images, found without a cue"] == Share({"mean": 1, "stderr": 0})
-    assert rows["6 images, wrong pixels of those found"] == {"mean": 0, "stderr": 0}
 
 
 def test_the_figure_is_drawn_from_the_file() -> None:

@@ -12,7 +12,7 @@ import kanerva
 from cases import AWKWARD, case, generator, images, normal
 from kanerva import CodecConfig, MemoryState, memory
 from kanerva.memory import moments
-from kanerva.models.rivals.gaussian import Gaussian
+from kanerva.models.rivals.gaussian import DiagonalGaussian
 from kanerva.models.rivals.km import KM, KMConfig, posterior, uncertainty
 
 SMALL = KMConfig(image=(1, 6, 7), code=5, rows=4, key=3, codec=CodecConfig((4, 6)), memory="exact")
@@ -164,7 +164,7 @@ class Linear:
 
 
 def test_divergences_are_those_of_torch() -> None:
-    q = Gaussian(normal(3, 4), normal(3, 4, seed=1))
+    q = DiagonalGaussian(normal(3, 4), normal(3, 4, seed=1))
     mine = Normal(q.mean, (0.5 * q.log_var).exp())
     torch.testing.assert_close(q.kl(), kl_divergence(mine, Normal(0.0, 1.0)).sum(-1))
     mean, log_var = normal(3, 4, seed=2), torch.tensor(-0.7, dtype=torch.float64)

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases import generator
 from kanerva import Recall
 from kanerva.data.damage import Cue
 from kanerva.lab import pictures
 from kanerva.lab.measures import Damage, distances, holes, judge, mean, means, noisy, recall, recalls, rises, task
-from trials import COLOUR, bits, generator, images, subject, toy
+from trials import COLOUR, bits, images, subject, toy
 
 
 def lines(*ink: int) -> Tensor:

@@ -16,7 +16,7 @@ from kanerva import DKM, CodecConfig, DKMConfig, memory
 from kanerva.codec import Down, Up
 from kanerva.likelihood import Bernoulli, Correlated, Gaussian, bits_per_dimension
 from kanerva.memory import moments
-from kanerva.models.rivals.gaussian import Gaussian as VaeGaussian
+from kanerva.models.rivals.gaussian import DiagonalGaussian
 from kanerva.models.rivals.vae import VAE, VAEConfig
 from kanerva.support.pixels import LEVEL, dequantise, middle
 
@@ -428,7 +428,7 @@ def test_a_linear_codec_has_gradients_from_the_start_and_is_not_rounded() -> Non
 
 
 def test_binary_images_have_no_linear_codec() -> None:
-    with pytest.raises(ValueError, match=r"linear: expected false for binary images"):
+    with pytest.raises(ValueError, match=r"expected .* for binary images"):
         DKM(dataclasses.replace(LINEAR, likelihood="bernoulli"))
 
 
@@ -539,13 +539,13 @@ def test_a_dkm_with_a_trust_begins_as_a_vae(rows: int) -> None:
     start = VAE(VAEConfig(image=SMALL.image, code=7, codec=SMALL.codec)).to(m.R0)
     start.encoder.out.bias[7:] = -2.0  # variances well below 1: where an image says nothing, trust stays above 0
     m.begin_as(start)
-    blank, q = m.blank((2,)), VaeGaussian(*start.encoding(x).chunk(2, -1))
+    blank, q = m.blank((2,)), DiagonalGaussian(*start.encoding(x).chunk(2, -1))
     assert torch.equal(m.R0, torch.eye(7, dtype=m.R0.dtype)[:rows])
     torch.testing.assert_close(m.encode(x), q.mean)
     found = m.retriever(blank).address(m.cue(x))
     torch.testing.assert_close(found.mean, q.mean[..., :rows])
     torch.testing.assert_close(
-        moments.kl_address(found), VaeGaussian(q.mean[..., :rows], q.log_var[..., :rows]).kl()
+        moments.kl_address(found), DiagonalGaussian(q.mean[..., :rows], q.log_var[..., :rows]).kl()
     )
     if rows == 7:
         torch.testing.assert_close(memory.read(blank, found.mean), q.mean)

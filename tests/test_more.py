@@ -9,7 +9,6 @@ import torch
 import more
 from kanerva import DKM
 from kanerva.data import ClassImages
-from kanerva.recall.methods import like
 from recalling import generator, model
 from trials import SMALL, drawn, run, subject
 
@@ -31,28 +30,10 @@ def test_draws_have_the_mean_and_the_covariance_of_the_examples_weights() -> Non
     assert apart.max() < 5 * (2 / 20_000) ** 0.5
 
 
-def test_every_memory_of_a_batch_has_draws_of_its_own() -> None:
-    m, x = written()
-    both = torch.stack([x, 1 - x])
-    with torch.no_grad():
-        state = m.write(both)
-        found = m.more(state, both, 3, generator())
-        assert found.x.shape == (1, 2, 3, *m.config.image)
-        assert torch.equal(found.x, m.more(state, both, 3, generator()).x)
-
-
 def test_one_example_has_no_spread() -> None:
     m, x = written()
     with pytest.raises(ValueError, match="x: expected at least 2 images, whose spread new ones have, got 1"):
         m.more(m.write(x), x[:1], 3)
-
-
-def test_what_needs_no_memory_is_drawn_from_the_codes_alone() -> None:
-    v = torch.randn(5, 3, generator=generator(), dtype=torch.float64)
-    w = like(v, 20_000, generator())
-    assert ((w.mean(0) - v.mean(0)).abs() < 5 * v.std(0) / 20_000**0.5).all()
-    error = 5 * (2 / 20_000) ** 0.5 * float(v.var(0).max())
-    torch.testing.assert_close(w.T.cov(), v.T.cov(), rtol=0, atol=error)
 
 
 def classes(count: int = 3, each: int = 4) -> ClassImages:
@@ -83,11 +64,6 @@ def test_images_are_told_by_the_nearest_held_out_one() -> None:
     # real images: those written are told by those held out; the held-out ones have a distance to those written
     one = more.Case(case.written, torch.cat([case.held_out[1:2], case.held_out[:1]]))
     assert more.fresh(one) == {"right": 0.0, "apart": other["apart"]}
-
-
-def test_too_few_images_of_a_class() -> None:
-    with pytest.raises(ValueError, match="among: expected at most 0, as many classes"):
-        more.draw(classes(), 3, 2, generator())
 
 
 def test_all_models_have_the_same_classes_and_examples() -> None:

@@ -71,18 +71,6 @@ def test_colours_are_scored_to_their_digits() -> None:
     torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=0)  # sums of 3,072 terms
 
 
-def test_bits_and_bytes_lose_nothing() -> None:
-    levels = torch.arange(256).reshape(1, 1, 16, 16) / 128 - 1
-    assert torch.equal(rounded(levels, False), levels)
-    middle = dequantise(levels, torch.Generator().manual_seed(0))
-    assert torch.equal(rounded(middle, False), levels)
-    assert torch.equal(
-        rounded(torch.tensor([-1.5, 1.5]).reshape(2, 1, 1, 1), False).flatten(), levels.flatten()[[0, -1]]
-    )
-    bits = torch.tensor([0.0, 0.4, 0.6, 1.0]).reshape(4, 1, 1, 1)
-    assert rounded(bits, True).flatten().tolist() == [0, 0, 1, 1]
-
-
 def test_samples_are_stored_images() -> None:
     model, x = Nearest(BITS).double(), images(BITS, 3, 5)
     drawn = model.sample(model.write(x), 40, 2, torch.Generator().manual_seed(0)).last

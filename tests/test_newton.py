@@ -9,7 +9,7 @@ from torch.distributions import MultivariateNormal
 
 import kanerva
 from cases import covariance_of, normal
-from kanerva import DKM, DKMConfig, memory
+from kanerva import DKM, DKMConfig
 from kanerva.codec import start_linear
 from kanerva.data import damage
 from kanerva.likelihood import Correlated, Gaussian, Likelihood
@@ -109,56 +109,6 @@ def test_newton_is_least_squares_where_the_decoder_is_linear(monkeypatch: pytest
     apart = (y.flatten(1) - m.decoder.linear.bias)[:, known]
     exactly = torch.linalg.solve(J @ J.mT / v + 50 * torch.eye(4), J @ apart.mT / v).mT
     torch.testing.assert_close(u, exactly, rtol=0.01, atol=1e-4)  # steps are damped by a hundredth
-
-
-def test_newton_takes_memories_and_cues_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many memories at once, and cues in parts: the same weights."""
-    m = model(CORRELATED, dtype=torch.float64)
-    x = images(CORRELATED, 3, 4, dtype=torch.float64)
-    state = m.write(x)
-    mask = damage.half(x, "top").mask
-    assert mask is not None
-    mask = mask.expand_as(x)
-    with kanerva.deep_checks(False):
-        whole = newton.infer(m.retriever(state), x, None, mask)
-        monkeypatch.setattr(newton, "ROOM", 1)
-        one = m.retriever(MemoryState(*(part[2:] for part in state)))
-        torch.testing.assert_close(newton.infer(one, x[2:], None, mask[2:])[0], whole[2])
-
-
-def test_newton_s_weights_are_addresses_of_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code that explains a cue is addressed with the read noise."""
-    m = model(dataclasses.replace(COLOUR, read_noise="own"), dtype=torch.float64)
-    m.memory.log_noise_var.fill_(0.9)
-    m.log_read_var.fill_(-1.1)
-    x = decodable(m, 3)[None]
-    at = m.retriever(m.write(x))
-    F = frame.Frames.of(at.hyper, at.state).codes[0, :3]
-    u = normal(3, 3)
-    monkeypatch.setattr(newton, "explain", lambda *_: u)
-    with kanerva.deep_checks(False):
-        w = newton.infer(at, x)[0]
-    torch.testing.assert_close(w, memory.address(u @ F, MemoryState(*(part[0] for part in at.state)), m.read_var))
-
-
-def test_newton_reads_the_prior_where_nothing_was_written() -> None:
-    m = model(COLOUR, dtype=torch.float64)
-    at = m.retriever(m.blank((1,)))
-    y = decodable(m, 3)[None]
-    with kanerva.deep_checks(False):
-        w = newton.infer(at, y)
-        errors = [float((at.read(a).mean - y).square().mean()) for a in (w, torch.zeros_like(w))]
-    assert errors[0] < errors[1]
-
-
-def test_newton_lets_a_memory_that_is_not_a_number_stop_no_other() -> None:
-    m = model(COLOUR)
-    x = images(COLOUR, 2, 3)
-    good = m.write(x)
-    bad = MemoryState(*(part.clone().index_fill_(0, torch.tensor(0), torch.nan) for part in good))
-    with kanerva.deep_checks(False):
-        found, whole = (newton.infer(m.retriever(state), x) for state in (bad, good))
-    torch.testing.assert_close(found[1], whole[1])
 
 
 def test_newton_finds_out_the_noise() -> None:

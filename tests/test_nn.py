@@ -299,15 +299,6 @@ def test_untrained_start_values_read_what_was_written() -> None:
         assert scale > 0.1 or untold > 5 * told
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 6])
-def test_contents_of_few_vectors(count: int) -> None:
-    """Where many mixtures are one of them for the most part, so that their signs are its own."""
-    m, z = layer(40, 12), signs(count, 40)
-    found = m.contents(m.write(z).detach(), torch.sign).z
-    assert sorted((z * z[:, :1]).tolist()) == sorted((found * found[:, :1]).tolist())
-    assert len(m.contents(m.write(normal(count, 40)).detach(), lambda x: x).z) == 0
-
-
 # streams
 
 
@@ -430,32 +421,6 @@ def test_any_batch(batch: tuple[int, ...]) -> None:
     # one memory and many cues, one set of cues and many memories
     assert m.read(m.prior(), z).shape == m.read(m.prior(batch), z[(0,) * len(batch)]).shape == (*batch, 3, 2)
     assert m.write(z[..., :0, :], values=v[..., :0, :]).R.shape == (*batch, 4, 7)
-
-
-def test_gradients() -> None:
-    """Of what is written, read and known, in float64, by finite differences."""
-    m, known = layer(3, 2, values=1), torch.tensor([True, False, True])
-    mask = torch.tensor([True, True, False])
-
-    def call(z: Tensor, v: Tensor, cue: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        def inner(z: Tensor) -> tuple[Tensor, ...]:
-            state = m.write(z, mask=mask, values=v)
-            return (m.read(state, cue), *m.predict(state, cue, known), m.energy(state, cue, known), m.kl(state))
-
-        names = [f"m.{name}" for name, _ in m.named_parameters()]
-        return torch.func.functional_call(Wrapped(m, inner), dict(zip(names, parameters, strict=True)), (z,))
-
-    leaves = (normal(3, 3), normal(3, 1, seed=1), normal(1, 3, seed=2), *(p.detach() for p in m.parameters()))
-    assert torch.autograd.gradcheck(call, [x.clone().requires_grad_() for x in leaves])
-
-
-class Wrapped(nn.Module):
-    def __init__(self, m: Memory, function: Any) -> None:
-        super().__init__()
-        self.m, self.function = m, function
-
-    def forward(self, z: Tensor) -> Any:
-        return self.function(z)
 
 
 def test_autocast_leaves_the_memory_alone() -> None:

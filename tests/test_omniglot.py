@@ -224,24 +224,16 @@ def spoil(how: str, folder: Path, small: dict[str, bytes]) -> None:
     data = path.read_bytes()
     if how == "truncated":
         path.write_bytes(data[: len(data) // 2])
-    elif how == "text":
-        path.write_bytes(b"hello")
     elif how == "flipped":
         with zipfile.ZipFile(path) as file:
             at = file.infolist()[0].header_offset + 30 + len(file.infolist()[0].filename) + 5
         path.write_bytes(data[:at] + bytes([data[at] ^ 255]) + data[at + 1 :])
-    elif how == "another zip":
-        path.write_bytes(archive(range(0), ""))
     elif how == "the other zip":
         path.write_bytes(small["images_background.zip"])
     elif how == "an image missing":
         path.write_bytes(archive(range(4, 5), "images_evaluation"))
     elif how == "an image of another size":
         path.write_bytes(archive(range(4, 5), "e", {"e/0005_01.png": png(np.zeros((105, 104), bool))}))
-    elif how == "an image of another number":
-        path.write_bytes(archive(range(4, 6), "e", {"e/0006_01.png": b""}))
-    elif how == "an image that is none":
-        path.write_bytes(archive(range(4, 5), "e", {"e/0005_01.png": b"hello"}))
     elif how == "an image of many bytes":
         path.write_bytes(archive(range(4, 5), "e", {"e/0005_01.png": b"\0" * (2**16 + 1)}))
     elif how == "10000 pixels wide":
@@ -255,14 +247,10 @@ def spoil(how: str, folder: Path, small: dict[str, bytes]) -> None:
     ("how", "message"),
     [
         ("truncated", "expected a zip, but it cannot be read .* usual cause: an unfinished copy"),
-        ("text", "expected a zip, but it cannot be read"),
         ("flipped", r".*0004_01.png cannot be read \(.*\); usual cause"),
-        ("another zip", "expected 4 images such as 0001_01.png, got 0"),
         ("the other zip", "expected each of .* once, got .*0001_01.png as well"),
         ("an image missing", "expected 4 images .* got 2"),
         ("an image of another size", "expected images of 105×105, got e/0005_01.png of 104×105"),
-        ("an image of another number", "expected each of .* got e/0006_01.png"),
-        ("an image that is none", "e/0005_01.png cannot be read"),
         ("10000 pixels wide", r".*e/0005_01.png"),
         ("an image of many bytes", "expected drawings of at most 65,536 bytes, got e/0005_01.png of 65,537"),
     ],

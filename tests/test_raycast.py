@@ -238,14 +238,6 @@ def test_pyramid_is_of_means() -> None:
     assert np.abs(levels[-1] - texture.mean((0, 1))).max() <= 0.5
 
 
-@pytest.mark.parametrize(
-    ("width", "start", "side"),
-    [(0, 0, 8), (1 / 8, 0, 8), (0.24, 0, 8), (1 / 4, 64, 4), (0.5, 80, 2), (1, 84, 1), (1e9, 84, 1)],
-)
-def test_the_level_is_the_largest_whose_texels_are_not_wider(width: float, start: int, side: int) -> None:
-    assert raycast.level_of(width, 8) == (start, side)
-
-
 @pytest.mark.usefixtures("no_shape_checks")
 def test_what_cannot_be_drawn_is_named() -> None:
     with pytest.raises(ValueError, match=r"poses: expected open cells, got \[0.5, 0.5, 0.0\] \(x, y, angle\)"):

@@ -82,7 +82,7 @@ def test_streams_that_were_closed_at_the_start_are_replaced(monkeypatch: pytest.
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(say, "FIRST", 0.02)
+    monkeypatch.setattr(say, "FIRST", 0.1)
     monkeypatch.setattr(say, "EVERY", 0.02)
 
 
@@ -91,13 +91,15 @@ def test_progress_is_said_off_a_terminal_while_nothing_is_reported(capsys: pytes
     with say.progress("work", 1200) as work:
         work.update(7, "well")
         said = wait_for(capsys, lines=2)
-    assert all(re.fullmatch(r"work: 7 of 1,200, 0 s, (0:00:\d\d left, )?well", line) for line in said)
+    assert all(re.fullmatch(r"work: 7 of 1,200, \d s, (0:\d\d:\d\d left, )?well", line) for line in said)
     assert "left" in said[-1]
-    with say.bar("more", 9_000_000, 1_000_000, unit="bytes") as advance:
-        advance(1_000_000)
-        assert "more: 2 of 9 MB, 0 s" in wait_for(capsys, lines=1)[0]
+    capsys.readouterr()
+    with say.bar("more", 9, 1) as advance:
+        advance(1)
+        assert wait_for(capsys, lines=1)[0].startswith("more: 2 of 9, ")
+    capsys.readouterr()
     with say.bar("no end", None):
-        assert set(wait_for(capsys, lines=1)) == {"no end: 0 s"}
+        assert re.fullmatch(r"no end: \d s", wait_for(capsys, lines=1)[0])
     capsys.readouterr()
     time.sleep(0.1)  # and it has an end
     assert capsys.readouterr().err == ""
@@ -115,11 +117,12 @@ def test_only_the_outer_work_is_shown(capsys: pytest.CaptureFixture[str]) -> Non
     with say.progress("outer", 2), say.bar("inner", 5) as advance:
         advance(1)
         said = wait_for(capsys, lines=2)
-    assert set(said) == {"outer: 0 of 2, 0 s"}
+    assert all(line.startswith("outer: 0 of 2, ") for line in said)
     with contextlib.suppress(KeyError), say.progress("failed", 1):
         raise KeyError
+    capsys.readouterr()
     with say.progress("next", 1):
-        assert set(wait_for(capsys, lines=1)) == {"next: 0 of 1, 0 s"}
+        assert wait_for(capsys, lines=1)[0].startswith("next: 0 of 1, ")
 
 
 def test_quick_work_is_done_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +138,7 @@ def test_a_terminal_gets_a_line_that_changes(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(say, "REDRAW", 0.001)
     with say.progress("work", 4) as work:
         work.update(3, "well")
-        wait(lambda: "work: 3 of 4, 0 s, well" in stream.getvalue())
+        wait(lambda: re.search("work: 3 of 4, .*well", stream.getvalue()) is not None)
         say.say("a word ±")
         wait(lambda: stream.getvalue().endswith("well"))
     assert shown(stream.getvalue()) == ["a word ±", ""]

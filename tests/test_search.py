@@ -74,30 +74,6 @@ def test_what_was_written_is_not_strange(config: DKMConfig) -> None:
     assert bool((strange(other) > 1e-6).all())
 
 
-def test_strangeness_has_a_slope() -> None:
-    """It is that of the mean image; a mode would not move with w."""
-    m = model()
-    at = m.retriever(m.write(images(BITS, 3)))
-    logits = normal(3, *BITS.image, dtype=torch.float32).requires_grad_()
-    search.strangeness(at, memory.span(at.state, m.R0, m.prior_var), Bernoulli(logits)).sum().backward()
-    assert logits.grad is not None
-    assert bool((logits.grad.abs().amax((-3, -2, -1)) > 1e-6).all())
-
-
-def test_a_search_that_knows_what_was_written_finds_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    m, glyphs = kanerva.load("omniglot"), kanerva.data.load("glyphs", "test")
-    x = kanerva.data.episodes(glyphs, 1, 32, generator=generator())
-    state, some = m.write(x), x[:, :12]
-    cue = damage.flips(some, 0.2, generator(1)).x
-
-    def wrong() -> float:
-        return float((m.recall(state, cue, 1, inside=False).x[-1] - some).abs().sum((-3, -2, -1)).mean())
-
-    knowing = wrong()
-    monkeypatch.setattr(search, "strangeness", lambda at, basis, likelihood: 0)
-    assert knowing < 0.95 * wrong()
-
-
 def test_a_known_channel_beats_none() -> None:
     """With a trained model, what explains a cue through the channel is nearer to it than what trusts the cue."""
     m, x = kanerva.load("omniglot").requires_grad_(False), strokes(6)
@@ -110,39 +86,6 @@ def test_a_known_channel_beats_none() -> None:
         errors[noise] = float((found - x).abs().sum((-3, -2, -1)).mean())
     assert errors[0.2] < 0.5 * errors[0.001]
     assert errors[None] < 0.5 * errors[0.001]
-
-
-@pytest.mark.parametrize("noise", [0.2, None])
-def test_inference_with_a_trained_model_beats_its_starts_and_nothing(noise: float | None) -> None:
-    """The mean energy around what is found is below that of every start, and of no weights at all, for each cue."""
-    m, x = kanerva.load("omniglot").requires_grad_(False), strokes(8)
-    at = m.retriever(m.write(x))
-    y = damage.flips(x, 0.2, generator()).x
-    with kanerva.deep_checks(False):
-        mean, variance = search.weight(at)
-        starts = search.guesses(at, y, None)
-        found = search.infer(at, y, noise)
-    L = torch.linalg.cholesky(search.SHAKE * at.curvature()[..., 0, :, :])
-    shakes = torch.randn(20, 1, 32, generator=generator()) @ L.mT
-
-    def around(w: Tensor) -> Tensor:
-        near = w + shakes
-        p = 0.2 + 0.6 * at.read(near).logits.sigmoid()
-        seen = torch.where(y > 0.5, p, 1 - p).log().sum((-3, -2, -1))
-        return ((near.square().sum(-1) - mean).square() / (2 * variance) - seen).mean(0)
-
-    for w in (*starts, torch.zeros_like(found)):
-        assert bool((around(found) < around(w)).all())
-
-
-def test_the_level_of_flips_is_found_out() -> None:
-    m, x = kanerva.load("omniglot").requires_grad_(False), strokes(4)
-    at = m.retriever(m.write(x))
-    for level in (0.05, 0.3):
-        y = damage.flips(x, level, generator()).x
-        told, found = (m.recall(at.state, y, 1, noise=noise, inside=False).x[0] for noise in (level, None))
-        wrong = [float((a - x).abs().sum((-3, -2, -1)).mean()) for a in (told, found)]
-        assert wrong[1] < 1.3 * wrong[0] + 1
 
 
 def test_a_channel_is_the_sum_over_images() -> None:

@@ -132,6 +132,33 @@ def test_metrics_report_every_term(tmp_path: Path) -> None:
     assert [row["split"] for row in scores] == 3 * ["validation"]
 
 
+def test_training_reads_no_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, real = [], kanerva.data.load
+
+    def load(name: str, split: str = "train", **options: Any) -> Any:
+        asked.append(split)
+        return real(name, split, **options)
+
+    monkeypatch.setattr(kanerva.data, "load", load)
+    score = kanerva.train(tiny(tmp_path), tmp_path / "run")
+    assert asked == ["train", "validation"]
+    assert score is not None
+    assert score.split == "validation"
+
+
+def test_training_on_validation_too_keeps_the_last_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert kanerva.PRESETS["omniglot-paper"][1].data.split == "train+validation"
+    config = tiny(tmp_path)
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, split="train+validation"))
+    assert kanerva.train(config, tmp_path / "run") is None
+    assert {path.stem for path in (tmp_path / "run").glob("*.safetensors")} == {"last"}
+    assert not [row for row in metrics(tmp_path / "run") if "validation" in row]
+    assert "those for validation among them: the last weights are kept" in capsys.readouterr().err
+    assert len(config.data.load("cpu", "train+validation")[0]) == sum(map(len, tiny(tmp_path).data.load()))
+
+
 def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
     kanerva.train(tiny(tmp_path, average=0.5), tmp_path / "run")
     tensors, _ = storage.load(tmp_path / "run" / "last.safetensors")

@@ -9,7 +9,7 @@ import torch
 
 import kanerva
 from kanerva import RunConfig
-from kanerva.app.commands import parse
+from kanerva.app.train import parse
 from kanerva.data import damage
 from kanerva.lab.measures import distances, distinct
 from kanerva.models import checkpoint
@@ -39,7 +39,7 @@ def test_a_card_has_the_command_that_trained_its_model(name: str) -> None:
     """Also when the preset has changed since."""
     command = re.search(r"\*\*Training\*\* \| `kanerva train ([^`]+)`", card(name))
     assert command
-    said = parse("train", command[1].split()).config
+    said = parse(command[1].split()).config
     run = from_dict(RunConfig, checkpoint.read(name).about["run"], "run")
     assert dataclasses.replace(said.model, image=run.model.image, likelihood=run.model.likelihood) == run.model
     logged = ("evaluate_every",)  # which changes nothing of the model

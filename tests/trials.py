@@ -21,10 +21,6 @@ SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 4)))
 COLOUR = dataclasses.replace(SMALL, image=(3, 8, 8), likelihood="gaussian")
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def model(config: DKMConfig = SMALL) -> DKM:
     torch.manual_seed(0)
     m = DKM(config).eval()

@@ -1,4 +1,4 @@
-"""The command `kanerva`: help and lists, for which PyTorch is not imported; commands.py has the commands."""
+"""The command `kanerva`: help, lists and errors, without importing torch; app/commands.py has the commands."""
 
 import os
 import re
@@ -7,41 +7,22 @@ import traceback
 from typing import NoReturn
 
 from . import __version__, lab
-from .support.say import end_output, prepare, printable, say
-from .support.spelling import nearest
+from .support.say import end_output, nearest, prepare, printable, say
 
-# name: what it does, and what to make smaller where memory runs out
 COMMANDS = {
-    "train": ("Train a model.", "--batch, --lengths or --filters"),
-    "evaluate": ("Score a trained model on test classes: nats per image, lower is better.", "--length"),
-    "experiment": (
-        "Make one of the paper's experiments: numbers, and figures of them.",
-        "--length, --lengths or --episodes",
-    ),
-    "plot": ("Draw the figures of an experiment again, from its file of results alone.", "the file of results"),
-    "report": (
-        "Put a run's curve, scores and figures on one HTML page, which opens without a network.",
-        "the files of results",
-    ),
-    "recall": (
-        "Store your own pictures in one memory, ask for them with damaged copies, and see what comes back.",
-        "the number of pictures",
-    ),
-    "inspect": (
-        "Look into a saved memory: find the images that it holds, without a cue, and put them on a sheet.",
-        "nothing: the memory is too large",
-    ),
-    "play": (
-        "Open a page in the browser on which memories are written, recalled from and looked into.",
-        "the number of models",
-    ),
-    "info": (
-        "Say which versions, devices and presets there are, or what a checkpoint holds.",
-        "nothing: the checkpoint is too large",
-    ),
-    "data": ("Load a data set and describe it; omniglot is fetched if it is not at hand.", "--size"),
+    "train": "Train a model.",
+    "evaluate": "Score a trained model on test classes: nats per image, lower is better.",
+    "experiment": "Make one of the paper's experiments: numbers, and figures of them.",
+    "plot": "Draw the figures of an experiment again, from its file of results alone.",
+    "report": "Put a run's curve, scores and figures on one HTML page, which opens without a network.",
+    "recall": "Store your own pictures in one memory, ask for them with damaged copies, and see what comes back.",
+    "inspect": "Look into a saved memory: find the images that it holds, without a cue, and put them on a sheet.",
+    "play": "Open a page in the browser on which memories are written, recalled from and looked into.",
+    "info": "Say which versions, devices and presets there are, or what a checkpoint holds.",
+    "data": "Load a data set and describe it; omniglot is fetched if it is not at hand.",
 }
-
+# What to make smaller where memory runs out.
+SMALLER = {"train": "--batch, --lengths or --filters", "evaluate": "--length", "data": "--size"}
 # The packages of the extra app, which brings what the commands need.
 APP = ("jinja2", "matplotlib", "starlette", "tyro", "uvicorn")
 
@@ -53,81 +34,58 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         answer(command, rest)
         sys.stdout.flush()  # what cannot be printed is noticed here and not when Python ends
-    except KeyboardInterrupt:
+    except (Exception, KeyboardInterrupt) as error:
         end_output()
-        say("kanerva: interrupted")
-        sys.exit(130)
-    except BrokenPipeError:
-        end_output()
-        sys.exit(0 if command == "train" else 1)  # a trained model is saved, whoever reads its score
-    except Exception as error:
         fail(command, error)
 
 
 def answer(command: str, arguments: list[str]) -> None:
     """Do what a command says."""
     if command in ("-h", "--help"):
-        print(usage())
+        print(f"kanerva {__version__}: the Dynamic Kanerva Machine, a generative memory\n\n{table(COMMANDS)}\n")
+        print("kanerva COMMAND --help lists the flags of a command.")
     elif command == "--version":
         print(f"kanerva {__version__}")
-    elif command not in COMMANDS:
-        known = ", ".join(COMMANDS)
-        raise ValueError(f"command: expected one of {known}, got {command!r}{nearest(command, COMMANDS)}")
     elif command == "experiment" and (not arguments or arguments[0] in ("-h", "--help")):
-        print(f"{names()}\n\nkanerva experiment NAME --help lists the flags of one.")
-    elif command == "experiment" and arguments[0] not in lab.EXPERIMENTS:
-        known, close = ", ".join(lab.EXPERIMENTS), nearest(arguments[0], lab.EXPERIMENTS)
-        raise ValueError(f"experiment: expected one of {known}, got {arguments[0]!r}{close}")
+        print(f"{table(lab.EXPERIMENTS)}\n\nkanerva experiment NAME --help lists the flags of one.")
     else:
-        from .app.commands import parse
+        check("command", command, COMMANDS)
+        if command == "experiment":
+            check("experiment", arguments[0], lab.EXPERIMENTS)
+        from .app.commands import run
 
-        parse(command, arguments).run()
+        run(command, arguments)
 
 
-def fail(command: str, error: Exception) -> NoReturn:
+def table(names: dict[str, str]) -> str:
+    return "\n".join(f"  {name:12} {line}" for name, line in names.items())
+
+
+def check(what: str, name: str, names: dict[str, str]) -> None:
+    """Refuse a name that is none of these."""
+    if name not in names:
+        raise ValueError(f"{what}: expected one of {', '.join(names)}, got {name!r}{nearest(name, names)}")
+
+
+def fail(command: str, error: BaseException) -> NoReturn:
     """End with one line; KANERVA_TRACEBACK=1 shows where an error comes from."""
-    end_output()
+    if isinstance(error, KeyboardInterrupt):
+        say("kanerva: interrupted")
+        sys.exit(130)
+    if isinstance(error, BrokenPipeError):
+        sys.exit(0 if command == "train" else 1)  # a trained model is saved, whoever reads its score
     if os.environ.get("KANERVA_TRACEBACK"):
         say("".join(traceback.format_exception(error)))
-    text = re.sub(r"^\[Errno \d+\] ", "", str(error))
+    text, kind = re.sub(r"^\[Errno \d+\] ", "", str(error)), type(error).__name__
+    line = (text.splitlines() or [""])[0].strip()
+    full = "can't allocate memory" in text or "not enough memory" in text
     if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").split(".")[0]) in APP:
         text = f"this command needs {package}: pip install 'kanerva[app]'"
-    elif is_memory(error):
-        text = f"out of memory ({first_line(error)}); make smaller: {COMMANDS[command][1]}"
-    elif isinstance(error, RuntimeError):
-        text = first_line(error)
+    elif isinstance(error, MemoryError) or kind == "OutOfMemoryError" or (isinstance(error, RuntimeError) and full):
+        text = f"out of memory ({line or kind}); make smaller: {SMALLER.get(command, 'the number of images')}"
+    elif isinstance(error, RuntimeError) and line:
+        text = line
     elif not isinstance(error, ValueError | TypeError | OSError | ModuleNotFoundError):
-        text = f"{first_line(error)}; this was not foreseen: KANERVA_TRACEBACK=1 shows where it happened"
+        where = "this was not foreseen: KANERVA_TRACEBACK=1 shows where it happened"
+        text = f"{kind}: {line}".removesuffix(": ") + f"; {where}"
     sys.exit(f"kanerva: {printable(text)}")
-
-
-def is_memory(error: Exception) -> bool:
-    """Whether memory ran out, of the machine or of a GPU; PyTorch has several ways to say so."""
-    said = str(error)
-    return (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and ("can't allocate memory" in said or "not enough memory" in said))
-    )
-
-
-def first_line(error: Exception) -> str:
-    """The first line of an error, with its kind where that says more."""
-    text = (str(error).splitlines() or [""])[0].strip()
-    return (
-        text if isinstance(error, RuntimeError) and text else f"{type(error).__name__}: {text}".removesuffix(": ")
-    )
-
-
-def names() -> str:
-    """The experiments, one a line."""
-    return "\n".join(f"  {name:12} {line}" for name, line in lab.EXPERIMENTS.items())
-
-
-def usage() -> str:
-    rows = "\n".join(f"  {name:10} {line}" for name, (line, _) in COMMANDS.items())
-    return (
-        f"kanerva {__version__}: the Dynamic Kanerva Machine, a generative memory\n\n{rows}\n\n"
-        "kanerva COMMAND --help lists the flags of a command; kanerva train PRESET --help those of a preset, and "
-        "kanerva experiment NAME --help those of an experiment."
-    )

@@ -1,8 +1,15 @@
 """Images by class, and episodes drawn from them.
 
-`load` finds a data set by name (`glyphs`, which needs no download, `omniglot`, or `mazes`, in colour) or reads the
-user's own images from a path; `episodes` draws batches of episodes where the images lie; `augment` changes images
-at random. `flips`, `noise`, `block`, `half` and `salt_and_pepper` damage images, to be recalled.
+    episodes   what are images by class, how are they split, and how are episodes drawn from them?
+    damage     what may happen to an image before it is recalled?
+    augment    how are images changed at random, for training?
+    glyphs     characters of many scripts, which need no download
+    omniglot   handwritten characters: where are they found, and how are they prepared?
+    mazes      which mazes are in which split, and what is seen in them?
+    raycast    how is a view of a maze drawn?
+    own        how are the user's own pictures read, and split?
+
+`load` finds a data set by name, or reads the user's own pictures from a path.
 """
 
 import inspect
@@ -11,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..support.spelling import nearest as nearest
+from ..support.say import nearest
 from . import glyphs, mazes, omniglot, own
 from .augment import augment, mirror
 from .damage import Cue, block, flips, half, noise, salt_and_pepper
@@ -81,11 +88,6 @@ def options(name: str | os.PathLike[str]) -> tuple[str, ...]:
 
 def _is_path(name: str | os.PathLike[str]) -> bool:
     """Tell a path from a misspelt name: it exists, or looks like one."""
-    text = os.fspath(name)
-    separators = [s for s in (os.sep, os.altsep) if s]
-    return (
-        not isinstance(name, str)
-        or any(s in text for s in separators)
-        or text.endswith((".npy", ".npz", *own.SUFFIXES))
-        or Path(text).expanduser().exists()
-    )
+    path = Path(name).expanduser()
+    like = {"/", os.sep} & {*os.fspath(name)} or path.suffix in (".npy", ".npz", *own.SUFFIXES)
+    return not isinstance(name, str) or bool(like) or path.exists()

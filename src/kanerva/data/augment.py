@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from .episodes import _same_device
+from .damage import check_images, check_share
+from .episodes import check_generator
 
 
 @torch.no_grad()
@@ -28,21 +29,11 @@ def augment(
     then ink ≥ 0.5 is 1, with 0 outside; an image that would come out blank is left as it was, because blank images
     make group normalisation blow up. Others are filled at the border by the border's value. Proof: test_augment_*.
     """
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 3:
-        came = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
-        raise ValueError(f"x: expected floating point images (*b, channels, height, width), got {came}")
-    for name, value, most in (
-        ("rotation", rotation, 180),
-        ("scale", scale, 0.6),
-        ("shear", shear, 1),
-        ("shift", shift, 1),
-    ):
-        if not 0 <= value <= most:
-            raise ValueError(f"{name}: expected a number from 0 to {most}, got {value}")
-    if generator is not None and not _same_device(generator.device, x.device):
-        raise ValueError(
-            f"generator: expected one on {x.device} where the images are, got one on {generator.device}"
-        )
+    check_images(x)
+    amounts = {"rotation": (rotation, 180.0), "scale": (scale, 0.6), "shear": (shear, 1.0), "shift": (shift, 1.0)}
+    for name, (value, most) in amounts.items():
+        check_share(name, value, most)
+    check_generator(generator, x.device)
     flat = x.reshape(-1, *x.shape[-3:])
     if not flat.numel():
         return x.clone()

@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..support import checks
+from ..support.pixels import is_binary
 
 
 class Cue(NamedTuple):
@@ -22,31 +23,31 @@ class Cue(NamedTuple):
 
 def flips(x: Float[Tensor, "*b c h w"], share: float, generator: torch.Generator | None = None) -> Cue:
     """Flip a share of the bits of binary images [sec. 4]."""
-    _check("share", share, 1.0)
-    _images(x, binary=True)
+    check_share("share", share, 1.0)
+    check_images(x, binary=True)
     return Cue(torch.where(_uniform(x, generator) < share, 1 - x, x), None)
 
 
 def salt_and_pepper(x: Float[Tensor, "*b c h w"], share: float, generator: torch.Generator | None = None) -> Cue:
     """Put black or white, by the toss of a coin, into a share of the pixels of binary images."""
-    _check("share", share, 1.0)
-    _images(x, binary=True)
+    check_share("share", share, 1.0)
+    check_images(x, binary=True)
     coin = (_uniform(x, generator) < 0.5).to(x)
     return Cue(torch.where(_uniform(x, generator) < share, coin, x), None)
 
 
 def noise(x: Float[Tensor, "*b c h w"], scale: float, generator: torch.Generator | None = None) -> Cue:
     """Add Gaussian noise of a standard deviation [sec. 4]; what leaves ±1.5 is cut off."""
-    _check("scale", scale)
-    _images(x)
+    check_share("scale", scale)
+    check_images(x)
     added = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
     return Cue((x + scale * added).clamp(-1.5, 1.5), None)
 
 
 def block(x: Float[Tensor, "*b c h w"], share: float, generator: torch.Generator | None = None) -> Cue:
     """Erase one rectangle at a random place, a share of the image's area and of its proportions."""
-    _check("share", share, 1.0)
-    _images(x)
+    check_share("share", share, 1.0)
+    check_images(x)
     *batch, _, height, width = x.shape
     tall, wide = (min(n, round(n * share**0.5)) for n in (height, width))
     top = torch.randint(height - tall + 1, (*batch, 1, 1, 1), generator=generator, device=x.device)
@@ -58,7 +59,7 @@ def block(x: Float[Tensor, "*b c h w"], share: float, generator: torch.Generator
 
 def half(x: Float[Tensor, "*b c h w"], side: str = "right") -> Cue:
     """Erase one half: left, right, top or bottom."""
-    _images(x)
+    check_images(x)
     height, width = x.shape[-2:]
     mask = torch.ones(*x.shape[:-3], 1, height, width, dtype=x.dtype, device=x.device)
     parts = {
@@ -78,17 +79,17 @@ def erase(x: Float[Tensor, "*b c h w"], mask: Float[Tensor, "*b 1 h w"]) -> Cue:
     return Cue(torch.where(mask.bool(), x, 0), mask)
 
 
-def _check(name: str, value: Any, most: float = math.inf) -> None:
+def check_share(name: str, value: Any, most: float = math.inf) -> None:
     if not isinstance(value, int | float) or not 0 <= value <= most:
         raise ValueError(f"{name}: expected a number from 0 to {most:g}, got {value!r}")
 
 
-def _images(x: Any, binary: bool = False) -> None:
+def check_images(x: Any, binary: bool = False) -> None:
     """Check that x are images; `binary`: of 0 and 1."""
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 3:
         came = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"x: expected floating point images (*b, channels, height, width), got {came}")
-    if binary and checks.deep(x) and not bool(((x == 0) | (x == 1)).all()):
+    if binary and checks.deep(x) and not is_binary(x):
         raise ValueError("x: expected binary images, of 0 and 1, got other values; noise is for grey and colour")
 
 

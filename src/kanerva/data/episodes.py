@@ -245,11 +245,7 @@ def episodes(
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
     available, device = images.num_classes, images.device
     images.check_classes(classes)
-    if generator is not None and not _same_device(generator.device, device):
-        raise ValueError(
-            f"generator: expected one on {device} where the images are, got one on {generator.device}; "
-            f"torch.Generator('{device}') makes one"
-        )
+    check_generator(generator, device)
     if distinct:
         return images.images(_distinct(images, batch, length, classes, generator))
     if classes is None:
@@ -293,6 +289,13 @@ def _distinct(
     return images.start[chosen.gather(1, first // most)] + first % most
 
 
-def _same_device(a: torch.device, b: torch.device) -> bool:
-    """Compare devices; one without a number, such as "cuda", is any of its kind."""
-    return a.type == b.type and (a.index is None or b.index is None or a.index == b.index)
+def check_generator(generator: torch.Generator | None, device: torch.device) -> None:
+    """Check that a generator, if one is given, is where the images are; one of "cuda" is of any GPU."""
+    if generator is None:
+        return
+    kinds, numbers = {generator.device.type, device.type}, {generator.device.index, device.index} - {None}
+    if len(kinds) > 1 or len(numbers) > 1:
+        raise ValueError(
+            f"generator: expected one on {device} where the images are, got one on {generator.device}; "
+            f"torch.Generator('{device}') makes one"
+        )

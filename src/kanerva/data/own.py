@@ -464,7 +464,7 @@ def frames(
             with _reading(where, kinds):
                 _check_scans(image)
                 samples = _samples(image)
-                picture = _flat(ImageOps.exif_transpose(image), samples)
+                picture = _flat(ImageOps.exif_transpose(image), *samples)
             yield picture
 
 
@@ -482,9 +482,6 @@ def _reading(where: Any, kinds: Sequence[str]) -> Iterator[None]:
     except UnidentifiedImageError:
         wanted = f"{', '.join(kinds[:-1])} or {kinds[-1]}"
         raise ValueError(f"{where}: expected an image ({wanted}), but it cannot be read as one") from None
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        most = f"{Image.MAX_IMAGE_PIXELS:,}"
-        raise ValueError(f"{where}: expected at most {most} pixels, but: {line(error)}") from error
     except Exception as error:  # a damaged file can make Pillow's readers raise anything
         raise ValueError(f"{where}: expected an image, but it cannot be read ({line(error)})") from error
 
@@ -518,19 +515,12 @@ def scans(data: bytes) -> int:
     return count
 
 
-class Samples(NamedTuple):
-    """The samples of an image file, which Pillow's mode does not tell."""
+def _samples(image: Image.Image) -> tuple[int, bool, bool]:
+    """What Pillow's mode does not tell of an image file, and loading it forgets.
 
-    most: int
-    """The largest value that they can have."""
-    inverted: bool
-    """Whether the largest value is black, where Pillow leaves it so."""
-    reduced: bool
-    """Whether Pillow cuts colours of 16 bits to 8."""
-
-
-def _samples(image: Image.Image) -> Samples:
-    """The samples of an image file; before it is loaded, which forgets them."""
+    The largest value that its samples can have; whether that is black, where Pillow leaves it so; and whether
+    Pillow cuts colours of 16 bits to 8.
+    """
     tiles, tags = getattr(image, "tile", []), getattr(image, "tag_v2", {})
     raw = str(tiles[0][3]) if tiles else ""
     wide = image.mode.startswith("I")
@@ -539,10 +529,10 @@ def _samples(image: Image.Image) -> Samples:
     with contextlib.suppress(TypeError, ValueError):
         said = tags.get(281, ())  # MaxSampleValue
         most = max(1, int(max(said) if isinstance(said, tuple) else said)) if said and wide else most
-    return Samples(most, wide and tags.get(262) == 0, image.format in ("PNG", "TIFF") and ";16" in raw and not wide)
+    return most, wide and tags.get(262) == 0, image.format in ("PNG", "TIFF") and ";16" in raw and not wide
 
 
-def _flat(image: Image.Image, samples: Samples) -> Image.Image:
+def _flat(image: Image.Image, most: int, inverted: bool, reduced: bool) -> Image.Image:
     """Bring any kind of image to grey ("L") or colour ("RGB") of 8 bits, on white where it is transparent."""
     if image.mode == "F":
         raise ValueError("floating point pixels, whose range is not known; save it as 8 or 16 bits, or as an array")
@@ -551,16 +541,16 @@ def _flat(image: Image.Image, samples: Samples) -> Image.Image:
         values = np.asarray(image.convert("L") if image.mode == "1" else image).astype(np.int64)
         levels = values
         if image.mode.startswith("I"):
-            values = values % 2**32 if samples.most > 2**31 else values
-            _check_range(int(values.min()), int(values.max()), samples.most)
-            levels = values * 255 // samples.most
-            levels = 255 - levels if samples.inverted else levels
+            values = values % 2**32 if most > 2**31 else values
+            _check_range(int(values.min()), int(values.max()), most)
+            levels = values * 255 // most
+            levels = 255 - levels if inverted else levels
         elif isinstance(clear, int):
-            clear = clear * 255 // samples.most  # Pillow has scaled the pixels alone
+            clear = clear * 255 // most  # Pillow has scaled the pixels alone
         if isinstance(clear, int):
             levels = np.where(values == clear, 255, levels)
         return Image.fromarray(levels.astype(np.uint8))
-    if samples.reduced and isinstance(clear, tuple):
+    if reduced and isinstance(clear, tuple):
         image.info["transparency"] = tuple(value >> 8 for value in clear)
     if image.mode in ("LA", "La", "RGBA", "RGBa", "PA") or clear is not None:
         whole = image.convert("RGBA")
@@ -569,7 +559,7 @@ def _flat(image: Image.Image, samples: Samples) -> Image.Image:
         flat, seen = ground.convert("L" if image.mode in ("LA", "La") else "RGB"), whole.convert("RGB")
     else:
         flat = seen = image.convert("RGB")
-    if samples.reduced:
+    if reduced:
         _check_range(0, int(np.asarray(seen).max()), 255)
     return flat
 

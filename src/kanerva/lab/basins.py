@@ -150,19 +150,11 @@ def energy_slice(
     points = torch.stack(torch.meshgrid(across, up, indexing="xy"), dim=-1)
     energy = landscape(model, state, plane.at(points))
 
-    def landmarks(places: Float[Tensor, "n 2"]) -> dict[str, Any]:
-        there = at.settle(plane.at(places))
-        return {"places": places.tolist(), "energy": there.energy.tolist(), "decoded": pack(there.x[None])}
-
     def paths(method: str) -> list[dict[str, Any]]:
         w = model.recall(state, cue, steps, method).w
         assert w is not None  # a DKM has weights
         return [
-            {
-                "places": plane.place(path).tolist(),
-                "outside": plane.outside(path).tolist(),
-                "energy": landscape(model, state, path).tolist(),
-            }
+            {"places": plane.place(path).tolist(), "outside": plane.outside(path).tolist()}
             for path in torch.cat([at.find(cue)[None], w]).unbind(1)
         ]
 
@@ -170,8 +162,7 @@ def energy_slice(
         "across": across.tolist(),
         "up": up.tolist(),
         "energy": [[round(e, 3) for e in row] for row in energy.tolist()],
-        "stored": landmarks(corners),
-        "lowest": landmarks(points.flatten(0, 1)[energy.argmin()][None]),
+        "stored": {"places": corners.tolist()},
         "images": pack(x[None, :3]),
         "sides": torch.pdist(w).tolist(),
         "paths": {method: paths(method) for method in recalls(model, chains=False)},
@@ -187,35 +178,25 @@ def figures(models: list[dict[str, Any]]) -> dict[str, Figure]:
 
 
 def recovery(result: dict[str, Any]) -> Figure:
-    """The shares of cues that end nearest to the right image, at it, and at nothing, against noise and load."""
+    """The shares of cues that end nearest to the right image, and at it, against noise and load."""
     figure = Figure(figsize=(8, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    for axes, part in ((left, result["noise"]), (right, result["loads"])):
+    unit = "share of bits flipped" if result["binary"] else "standard deviation of noise"
+    labels = {unit: "noise", f"images in memory; {noise(result)}": "loads"}
+    reached = f"within {100 * result['near']:g} % of {'pixels' if result['binary'] else 'the range'} of it"
+    for axes, (label, name) in zip(figure.subplots(1, 2, sharey=True), labels.items(), strict=True):
+        part = result[name]
         for method, look in looks(name for name in part if name != "x").items():
-            shares(axes, part, method, look, result)
-    left.set_xlabel("share of bits flipped" if result["binary"] else "standard deviation of noise")
-    right.set_xlabel(f"images in memory; {noise(result)}")
-    right.set_xticks(result["loads"]["x"])
-    left.set_ylim(0, 1.03)
-    left.set_title("share of cues, by noise")
-    right.set_title("share of cues, by load")
-    left.yaxis.set_major_formatter(PercentFormatter(1))
-    if result["binary"]:
-        left.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+            curve(axes, part["x"], part[method]["right"], f"{method}: nearest to the right image", look)
+            curve(axes, part["x"], part[method]["near"], f"{method}: {reached}", look, ls="--")
+        axes.set(xlabel=label, ylim=(0, 1.03))
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+    figure.axes[0].set_ylabel("share of cues")
     legend(figure, columns=2)
     return figure
 
 
 def noise(result: dict[str, Any]) -> str:
     return f"{100 * result['level']:g} % flips" if result["binary"] else f"noise {result['level']:g}"
-
-
-def shares(axes: Axes, part: dict[str, Any], method: str, look: tuple[str, str], result: dict[str, Any]) -> None:
-    """Three lines for a method."""
-    reached = f"within {100 * result['near']:g} % of {'pixels' if result['binary'] else 'the range'} of"
-    texts = {"right": "nearest to the right image", "near": f"and {reached} it", "blank": "blank"}
-    for (key, text), line in zip(texts.items(), ("-", "--", ":"), strict=True):
-        curve(axes, part["x"], part[method][key], f"{method}: {text}", look, ls=line)
 
 
 def contours(result: dict[str, Any]) -> Figure | None:
@@ -228,14 +209,15 @@ def contours(result: dict[str, Any]) -> Figure | None:
     part, colours = result["slice"], looks(result["slice"]["paths"])
     figure = Figure(figsize=(9, 4), layout="constrained")
     both = figure.subplots(1, len(part["paths"]), sharex=True, sharey=True, squeeze=False)[0]
-    middle = np.mean(part["stored"]["places"], 0)
     for axes, (method, paths) in zip(both, part["paths"].items(), strict=True):
         filled = axes.contourf(part["across"], part["up"], part["energy"], levels=24, cmap="Greys", alpha=0.6)
         axes.contour(part["across"], part["up"], part["energy"], levels=24, colors="0.4", linewidths=0.3)
-        landmarks(axes, part["lowest"], middle, "x", "lowest point of the slice")
-        landmarks(axes, part["stored"], middle, "*", "stored images")
+        stored(axes, np.array(part["stored"]["places"]), part["images"])
         for path in paths:
-            arrows(axes, path["places"], colours[method][0], part["across"][-1] - part["across"][0])
+            x, y = np.array(path["places"]).T
+            axes.plot(x, y, ".-", color=colours[method][0], lw=1.2)
+            axes.plot(x[0], y[0], "o", color=colours[method][0], mfc="white", ms=5, label="cue")
+            axes.plot(x[-1], y[-1], "o", color=colours[method][0], ms=5, label="end of recall")
         ends = ", ".join(f"{path['outside'][-1]:.1f}" for path in paths)
         axes.set_title(f"{method}, from {noise(result)}\npaths end {ends} from the plane")
         axes.set_xlabel(f"along the plane; stored images lie {np.mean(part['sides']):.1f} apart")
@@ -246,29 +228,13 @@ def contours(result: dict[str, Any]) -> Figure | None:
     return figure
 
 
-def arrows(axes: Axes, places: list[list[float]], colour: str, size: float) -> None:
-    """A path from its cue to its end, with an arrow on every step that is long enough to carry one."""
-    x, y = np.array(places).T
-    axes.plot(x, y, color=colour, lw=1.2)
-    style = {"arrowstyle": "-|>", "color": colour, "lw": 1.2, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
-    for i in range(len(x) - 1):
-        if np.hypot(x[i + 1] - x[i], y[i + 1] - y[i]) > 0.03 * size:
-            axes.annotate("", (x[i + 1], y[i + 1]), (x[i], y[i]), arrowprops=style)
-    axes.plot(x[0], y[0], "o", color=colour, mfc="white", ms=5, label="cue")
-    axes.plot(x[-1], y[-1], "o", color=colour, ms=5, label="end of recall")
-
-
-def landmarks(axes: Axes, points: dict[str, Any], middle: Any, marker: str, label: str) -> None:
-    """Points of the plane, each with the image that the memory decodes there."""
-    packed = points["decoded"]
-    low, high = np.array([axes.get_xlim(), axes.get_ylim()]).T
-    for place, image in zip(np.array(points["places"]), unpack(packed)[0], strict=True):
-        style = {"mew": 0.5, "ms": 13} if marker == "*" else {"mew": 2, "ms": 7, "zorder": 5}  # above images
-        axes.plot(*place, marker, color=COLOURS[4], mec="black", label=label, **style)
+def stored(axes: Axes, places: Any, packed: dict[str, Any]) -> None:
+    """The addresses of stored images, each with its image beside it, away from the others."""
+    axes.plot(*places.T, "*", color=COLOURS[4], mec="black", mew=0.5, ms=13, label="stored images")
+    for place, image in zip(places, unpack(packed)[0], strict=True):
         picture = 1 - image[0] if packed["binary"] else image.transpose(1, 2, 0).squeeze()
-        way = (place - middle) / (np.linalg.norm(place - middle) + 1e-9)
-        end = place + 0.15 * way * (high - low)
-        way = np.where((low < end) & (end < high), way, -way)  # away from the others, but not over the edge
+        way = place - places.mean(0)
         inset = OffsetImage(picture, zoom=28 / picture.shape[0], cmap="gray", interpolation="nearest")
         inset.image.set_clim(0, 1)
-        axes.add_artist(AnnotationBbox(inset, place, xybox=28 * way, boxcoords="offset points", pad=0.1))
+        beside = 28 * way / (np.linalg.norm(way) + 1e-9)
+        axes.add_artist(AnnotationBbox(inset, place, xybox=beside, boxcoords="offset points", pad=0.1))

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -13,7 +11,7 @@ from ..data import episodes as drawn
 from ..likelihood import bits_per_dimension
 from ..models import Model
 from ..support.say import bar
-from .drawing import curve, look
+from .drawing import curve, legend, look
 from .measures import answers, distances, fingerprint, means
 from .runner import Subject
 from .tables import Share, Table, point
@@ -108,50 +106,27 @@ def table(result: dict[str, Any]) -> Table:
 
 
 def figures(models: list[dict[str, Any]]) -> dict[str, Figure]:
-    """Of one model, a colour for each number of classes; of several, a column for each, and a colour each model."""
+    """One model's error and distance by number of classes; of several, the error, a panel for each number."""
     results = [model["result"] for model in models]
-    kind, classes = score(results[0]), results[0]["classes"]
+    kind, classes = score(results[0]), [f"{n} unseen classes" for n in results[0]["classes"]]
     error = f"retrieval error ({SCORES[kind]})"
-    labels = {
-        kind: error,
-        "distance": f"{results[0]['unit']} of one read-out",
-        "right": "nearest to the right image (%)",
-    }
     if len(models) == 1:
-        figure = Figure(figsize=(10, 3.1), layout="constrained")
-        (result,) = results
-        for axes, name in zip(figure.subplots(1, 3), labels, strict=True):
-            for number, (n, curves) in enumerate(zip(classes, result["curves"], strict=True)):
-                curve(axes, result["lengths"], curves[name], f"{n} classes", look(number))
-            dress(axes, results, name)
-            axes.set(xlabel="episode length T", ylabel=labels[name])
-        axes.legend(title="unseen", loc="lower left", bbox_to_anchor=(0.18, 0))
-        rows = f"a memory of {result['rows']} rows (dotted: as many images as rows)" if result["rows"] else "memory"
-        figure.suptitle(f"Retrieval from {rows}", fontsize=10)
-        return {"": figure}
-    figure = Figure(figsize=(3.3 * len(classes), 5.2), layout="constrained")
-    grid = figure.subplots(2, len(classes), sharey="row", sharex=True, squeeze=False)
-    for row, name in zip(grid, labels, strict=False):
-        for number, model in enumerate(models):
-            for axes, curves in zip(row, model["result"]["curves"], strict=True):
-                curve(axes, model["result"]["lengths"], curves[name], model["name"], look(number))
-        for axes in row:
-            dress(axes, results, name)
-        row[0].set_ylabel(labels[name])
-    for axes, n in zip(grid[0], classes, strict=True):
-        axes.set_title(f"{n} unseen classes")
-    for axes in grid[1]:
-        axes.set_xlabel("episode length T")
-    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=len(models))
+        panels = {error: (kind, results[0]["curves"], classes)}
+        panels[f"{results[0]['unit']} of one read-out"] = ("distance", results[0]["curves"], classes)
+    else:
+        names = [model["name"] for model in models]
+        panels = {n: (kind, [result["curves"][i] for result in results], names) for i, n in enumerate(classes)}
+    figure = Figure(figsize=(3.6 * len(panels), 3.4), layout="constrained")
+    for axes, (title, (name, curves, labels)) in zip(
+        figure.subplots(1, len(panels), sharey=len(models) > 1, squeeze=False)[0], panels.items(), strict=True
+    ):
+        for number, (values, label) in enumerate(zip(curves, labels, strict=True)):
+            curve(axes, results[0]["lengths"], values[name], label, look(number))
+        for rows in {result["rows"] for result in results} - {None}:
+            axes.axvline(rows, color="0.5", linewidth=0.9, linestyle=":", zorder=0)  # as many images as rows
+        axes.set(title=title, xlabel="images in memory")
+    figure.axes[0].set_ylabel(error if len(models) > 1 else "")
+    if kind == "nats":  # nats of a density may be negative, and bits begin far above 0
+        figure.axes[0].set_ylim(bottom=0)
+    legend(figure)
     return {"": figure}
-
-
-def dress(axes: Axes, results: list[dict[str, Any]], name: str) -> None:
-    """Begin at zero, or where shares can be told apart, and mark where there are as many images as rows, if any."""
-    for rows in {result["rows"] for result in results} - {None}:
-        axes.axvline(rows, color="0.5", linewidth=0.9, linestyle=":", zorder=0)
-    if name == "right":
-        axes.set_ylim(min(0.9, axes.get_ylim()[0]), 1.005)
-        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}")
-    elif min(np.min(line.get_ydata()) for line in axes.lines) >= 0:  # nats of a density may be negative
-        axes.set_ylim(bottom=0)

@@ -30,7 +30,6 @@ from .measures import (
     recall,
     recalls,
     rises,
-    singles,
     task,
 )
 from .pictures import pack, unpack
@@ -97,7 +96,6 @@ def run(
             method: {key: means(values) for key, values in measures(path, x).items()}
             for method, path in shown.items()
         },
-        "paths": singles(shown),
         "pictures": rows(x[0, :pictures], headline.x[0, :pictures], shown, recalls(model, chains=False)),
     }
 

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from .. import __version__
-from ..support import plain
+from ..support import strict_json
 from ..support.files import atomic_write, contents
-from ..support.spelling import nearest
+from ..support.say import nearest
 from . import EXPERIMENTS, find, pictures
 from .runner import file_name
 
@@ -78,7 +78,7 @@ def redraw(path: Path, folder: Path | None = None) -> list[Path]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected the JSON that kanerva experiment writes")
     try:
-        results = plain.loads(contents(path))
+        results = strict_json.loads(contents(path))
     except ValueError as error:
         raise ValueError(
             f"{path}: expected results as JSON, which kanerva experiment writes, got {error}"
@@ -148,10 +148,7 @@ def sheet(axes: Axes, packed: dict[str, Any], shown: list[int] | None = None) ->
 
 
 def energies(result: dict[str, Any]) -> Figure | None:
-    """The energy at every step of each way to recall [fig. omniglot]; None where a model has no energy.
-
-    Thin lines are single cues; chains, and what is told, would hide the others.
-    """
+    """The energy at every step of each way to recall [fig. omniglot]; None where a model has no energy."""
     steps = {method: values for method, values in result["steps"].items() if "energy" in values}
     if not steps:
         return None
@@ -161,11 +158,9 @@ def energies(result: dict[str, Any]) -> Figure | None:
         rose = 100 * float(np.mean(values["rose"]["mean"][1:] or [0]))
         label = f"{method} ({rose:.2g} % of steps raise the energy)"
         curve(axes, 1 + np.arange(len(values["energy"]["mean"])), values["energy"], label, colours[method])
-        for line in [] if method == "stochastic" or "told" in method else result["paths"][method]:
-            axes.plot(1 + np.arange(len(line)), line, color=colours[method][0], lw=0.4, alpha=0.3)
     if "energy" in result.get("stored", {}):
         axes.axhline(result["stored"]["energy"]["mean"], color="0.5", ls="-.", label="stored images themselves")
-    axes.set(xlabel="step", ylabel="energy, nats (thin: single cues)")
+    axes.set(xlabel="step of recall", ylabel="energy, nats")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(figure, 1)
     return figure

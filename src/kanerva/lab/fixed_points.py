@@ -4,20 +4,17 @@ import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..memory import MemoryState
 from ..models import DKM
 from ..recall.retriever import Retriever
 from ..support.checks import deep_checks
 from ..support.pixels import LEVEL
 from ..support.say import bar
-from .drawing import COLOURS, curve, look
+from .drawing import curve, look
 from .measures import answers, distances, distinct, mean, means
 from .runner import Subject
 from .tables import Share, Table, point
@@ -33,16 +30,14 @@ PLACES = ("image", "recall", "smooth")
 def run(who: Subject, seed: int = 0, *, length: int = 32, episodes: int = 8, steps: int = 100) -> dict[str, Any]:
     """Where recall by least squares goes from clean stored images, and whether it is stable there [app. E].
 
-    The proof assumes that a stored pattern is a minimum of the energy, hence a fixed point, and that no step raises
-    the energy. Here recall starts at each stored image: how far it moves, whether it stops (at a fixed point), goes
-    round (a cycle) or neither. Images that were never stored are the contrast; they are measured against the
-    nearest stored image.
+    The proof assumes that a stored pattern is a fixed point, and that no step raises the energy. Recall starts at
+    each stored image, and at images that were never stored, which are measured against the nearest stored one: how
+    far it moves, and whether it ends at a fixed point, in a cycle or in neither.
 
-    Stability is that of the smooth map w → address(encoder(mean p(x | decoder(Rᵀw)))): recall itself takes the
-    mode of binary images, which is piecewise constant, so that its derivative is zero wherever it has one. The
-    spectral radius of the smooth map's K×K Jacobian says whether small deviations die out (< 1). It is taken at the
-    address of the cue, at that of the image where recall ends, and where iterating the smooth map leads. Only the
-    last is a fixed point of the smooth map, but iteration leads away from unstable ones: alone it would flatter.
+    Stability is that of the smooth map w → address(encoder(mean p(x | decoder(Rᵀw)))), since the mode that recall
+    takes of binary images is piecewise constant. Below a spectral radius of 1 of its K×K Jacobian, small deviations
+    die out. It is taken at the address of the cue, at that of the image where recall ends, and where iterating the
+    smooth map leads. Only the last is a fixed point of it, but iteration leads away from unstable ones.
 
     length: Images stored.
     episodes: Memories, each of other images.
@@ -55,9 +50,10 @@ def run(who: Subject, seed: int = 0, *, length: int = 32, episodes: int = 8, ste
         for x in distinct(who.unseen.to("cpu"), episodes, 2 * length, generator).to(model.device):
             stored, others = x.split(length)
             state = model.write(stored)
+            at, double = model.retriever(state), exact.retriever(state.to(torch.float64))
             for name, cues in (("stored", stored), ("others", others)):
                 path = model.recall(state, cues, steps, "least-squares").x
-                radii = settle(model, exact, state, cues, path[-1], steps)
+                radii = settle(at, double, cues, path[-1], steps)
                 found[name].append(follow(path, stored, name == "stored", radii))
                 advance(1)
     pixels = stored[0].numel()
@@ -76,8 +72,6 @@ class Found(NamedTuple):
     """Pixels that differ from the right stored image (or from the nearest, for other cues), after each step."""
     right: Bool[Tensor, "Q"]
     """No other stored image is nearer at the end."""
-    blank: Bool[Tensor, "Q"]
-    """Nothing is left at the end: all pixels are alike."""
     period: Int64[Tensor, "Q"]
     """1 for a fixed point, more for a cycle, 0 for neither."""
     attractors: int
@@ -94,8 +88,7 @@ def follow(
     wrong = apart.diagonal(dim1=-2, dim2=-1) if own else apart.amin(-1)
     right = answers(distances(path[-1], stored))[1] if own else torch.ones_like(wrong[-1], dtype=torch.bool)
     period = periods(path)
-    blank = differ(path[-1], path[-1, :, :1, :1, :1]) == 0
-    return Found(wrong, right, blank, period, count_attractors(path, period), radius)
+    return Found(wrong, right, period, count_attractors(path, period), radius)
 
 
 def differ(a: Float[Tensor, "*#b c h w"], b: Float[Tensor, "*#b #c #h #w"]) -> Int64[Tensor, "*b"]:
@@ -116,21 +109,14 @@ def count_attractors(path: Float[Tensor, "S Q c h w"], period: Int64[Tensor, "Q"
 
 
 def settle(
-    model: DKM,
-    exact: DKM,
-    state: MemoryState,
-    cues: Float[Tensor, "Q c h w"],
-    ends: Float[Tensor, "Q c h w"],
-    steps: int,
+    at: Retriever, exact: Retriever, cues: Float[Tensor, "Q c h w"], ends: Float[Tensor, "Q c h w"], steps: int
 ) -> Float[Tensor, "3 Q"]:
     """Iterate the smooth map from the addresses of cues; the spectral radius at PLACES, in double precision."""
-    at = model.retriever(state)
     start = w = at.find(cues)
     with deep_checks(False):  # what a model reads may leave the range of pixels
         for _ in range(steps):
             w = smooth_step(at, w)
-        double = exact.retriever(state.to(torch.float64))
-        return torch.stack([radius(jacobian(double, v.double())) for v in (start, at.find(ends), w)])
+        return torch.stack([radius(jacobian(exact, v.double())) for v in (start, at.find(ends), w)])
 
 
 def smooth_step(at: Retriever, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K"]:
@@ -163,15 +149,12 @@ def summary(memories: list[Found], pixels: int) -> dict[str, Any]:
     stable = {place: {"stable": mean(radii[:, i] < 1)} for i, place in enumerate(PLACES)}
     return {
         "wrong": means(wrong.transpose(0, 1)),
-        "first": sorted(wrong[:, 0].flatten().tolist()),
-        "last": sorted(wrong[:, -1].flatten().tolist()),
         "within": {
             "limits": list(LIMITS),
             "first": [mean(wrong[:, 0] <= limit * pixels) for limit in LIMITS],
             "last": [mean(wrong[:, -1] <= limit * pixels) for limit in LIMITS],
         },
         "right": mean(each("right")),
-        "blank": mean(each("blank")),
         "ends": {name: mean(which) for name, which in ends.items()},
         "attractors": mean(each("attractors")),
         "smooth": {"radius": stable},
@@ -209,60 +192,16 @@ def table(result: dict[str, Any]) -> Table:
     return Table(["", "from stored images", "from other images"], rows)
 
 
-# Figures
-
-KINDS = {"stored": "stored images", "others": "other images"}
-ENDS = {"fixed": ("fixed point", COLOURS[0]), "cycle": ("cycle", COLOURS[4]), "neither": ("neither", "0.75")}
-
-
 def figures(models: list[dict[str, Any]]) -> dict[str, Figure]:
-    """How far recall moves, how many images it moves how far, and how it ends."""
-    figure = Figure(figsize=(10.5, 2.9 * len(models)), layout="constrained")
-    grid = figure.subplots(len(models), 3, squeeze=False, width_ratios=(4, 4, 3.4))
-    for (left, middle, right), model in zip(grid, models, strict=True):
-        result = model["result"]
-        for number, (kind, name) in enumerate(KINDS.items()):
-            wrong = result["cues"][kind]["wrong"]
-            curve(left, range(1, len(wrong["mean"]) + 1), wrong, f"from {name}", look(number), markevery=[0, -1])
-        left.set(xscale="log", xlabel="step of recall", ylabel=unit(result))
-        left.set_title(f"{model['name']}: distance from the right,\nor else the nearest, stored image")
-        left.xaxis.set_major_formatter(lambda step, _: f"{step:g}")
-        left.set_ylim(bottom=0)
-        left.legend()
-        cumulative(middle, result)
-        ends(right, result)
+    """How far recall moves from stored images, and how near others come, step by step; a panel for each model."""
+    figure = Figure(figsize=(4.6 * len(models), 3), layout="constrained")
+    for axes, model in zip(figure.subplots(1, len(models), squeeze=False)[0], models, strict=True):
+        for number, (kind, name) in enumerate({"stored": "stored images", "others": "other images"}.items()):
+            wrong = model["result"]["cues"][kind]["wrong"]
+            curve(axes, range(1, len(wrong["mean"]) + 1), wrong, f"from {name}", look(number), markevery=[0, -1])
+        axes.set(xscale="log", xlabel="step of recall", title=model["name"])
+        axes.set_ylabel(f"{unit(model['result'])} to the right,\nor else the nearest, stored image")
+        axes.xaxis.set_major_formatter(lambda step, _: f"{step:g}")
+        axes.set_ylim(bottom=0)
+        axes.legend()
     return {"": figure}
-
-
-def cumulative(axes: Axes, result: dict[str, Any]) -> None:
-    """The share of stored images within so many pixels, after one step and at the end."""
-    stored = result["cues"]["stored"]
-    for name, label, colour in (("first", "after one step", COLOURS[2]), ("last", "at the end", COLOURS[0])):
-        axes.ecdf(stored[name], color=colour, label=label)
-    for limit in stored["within"]["limits"][1:]:
-        axes.axvline(limit * result["pixels"], color="0.5", linestyle=":", linewidth=0.9)
-        axes.text(limit * result["pixels"], 1.01, f"{100 * limit:g} %", fontsize=7, ha="center", va="bottom")
-    axes.set_title(f"from stored images, {100 * stored['within']['first'][0]['mean']:.0f} % exactly fixed", pad=14)
-    axes.set(xlabel=f"{unit(result)}, at most", ylabel="% of stored images")
-    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f}")
-    axes.set_xlim(left=-0.5)
-    axes.legend(loc="lower right", bbox_to_anchor=(0.97, 0))
-
-
-def ends(axes: Axes, result: dict[str, Any]) -> None:
-    """Shares of the ways in which recall ends."""
-    bottom = np.zeros(len(KINDS))
-    for end, (label, colour) in ENDS.items():
-        heights = np.array([100 * result["cues"][kind]["ends"][end]["mean"] for kind in KINDS])
-        axes.bar(range(len(KINDS)), heights, 0.6, bottom, color=colour, label=label)
-        bottom += heights
-    for place, kind in enumerate(KINDS):
-        count = result["cues"][kind]["attractors"]["mean"]
-        blank = 100 * result["cues"][kind]["blank"]["mean"]
-        note = f"{count:.3g} different,\n{blank:.0f} % blank"
-        axes.text(place, 101, note, fontsize=7, ha="center", va="bottom")
-    axes.set_xticks(range(len(KINDS)), [f"from\n{name}" for name in KINDS.values()])
-    axes.set_title(f"how recall ends, {result['length']} cues a memory", pad=24)
-    axes.set_ylabel("% of cues")
-    axes.grid(visible=False)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), reverse=True)

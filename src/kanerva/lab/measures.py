@@ -26,8 +26,6 @@ TOLD = ", told"
 """Ends the name of a recall that is told the noise."""
 NEAR = 0.05
 """Reached, at the strictest: within this share of pixels, or of the range of pixels."""
-AT_ONCE = 4
-"""Memories that recall works on together: with 32 cues each, what two cores do best with."""
 
 
 class Damage(NamedTuple):
@@ -117,28 +115,12 @@ def recalls(model: Model, chains: bool = True) -> list[str]:
     return [name for name in names if chains or name != "stochastic"]
 
 
-def recall(
-    model: Model, state: Any, cue: Cue, damage: Damage, method: str, steps: int, seed: int, **more: Any
-) -> Recall:
+def recall(model: Model, state: Any, cue: Cue, damage: Damage, method: str, steps: int, seed: int) -> Recall:
     """Recall E×Q cues from E memories in one of the ways."""
     name = method.removesuffix(TOLD)
     noise, mask = damage.noise if method != name else None, cue.mask if damage.known else None
-    parts = []
-    for some in torch.arange(len(cue.x), device=cue.x.device).split(AT_ONCE):
-        generator = torch.Generator(cue.x.device).manual_seed(seed)
-        hints: dict[str, Any] = {
-            "noise": noise,
-            "generator": generator,
-            "mask": None if mask is None else mask[some],
-        }
-        here = type(state)(*(part[some] for part in state))
-        parts.append(model.recall(here, cue.x[some], steps, name, **hints, **more))
-
-    def joined(part: str, axis: int) -> Tensor | None:
-        found = [getattr(path, part) for path in parts]
-        return None if found[0] is None else torch.cat(found, axis)
-
-    return Recall(torch.cat([path.x for path in parts], 1), None, joined("energy", 1), joined("certified", 0))
+    generator = torch.Generator(cue.x.device).manual_seed(seed)
+    return model.recall(state, cue.x, steps, name, mask=mask, noise=noise, generator=generator)
 
 
 # Judgement
@@ -195,12 +177,6 @@ def rises(energy: Float[Tensor, "S *b"]) -> Float[Tensor, "S *b"]:
     rose = torch.zeros_like(energy)
     rose[1:] = (energy[1:] > energy[:-1]).to(energy)
     return rose
-
-
-def singles(paths: dict[str, Recall]) -> dict[str, list[list[float]]]:
-    """Energies of the first memory's cues, step by step, of paths that have any; 20 are enough for a figure."""
-    found = {method: path.energy for method, path in paths.items() if path.energy is not None}
-    return {method: energy[:, 0, :20].T.tolist() for method, energy in found.items()}
 
 
 def mean(values: Tensor) -> dict[str, float]:

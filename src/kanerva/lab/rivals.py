@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from ..models import Model
 from ..support.say import bar
 from ..training.evaluate import evaluate, new_images
-from .drawing import look
+from .drawing import legend, look
 from .measures import PAPER, Task, fingerprint, holes, judge, mean, noisy, recall, task
 from .runner import Subject
 from .tables import Share, Table
@@ -147,25 +147,22 @@ def table(result: dict[str, Any]) -> Table:
 
 
 def figures(models: list[dict[str, Any]]) -> dict[str, Figure]:
-    """How often recall is right: a column for each number of images, a row for each of the two levels of noise."""
-    first = models[0]["result"]["recall"]
-    lengths, damages = list(dict.fromkeys(found["length"] for found in first)), list(first[0]["damage"])[:2]
-    figure = Figure(figsize=(1.2 + 2.6 * len(lengths), 5.4), layout="constrained")
-    axes = figure.subplots(len(damages), len(lengths), sharex=True, sharey=True, squeeze=False)
-    for row, damage in zip(axes, damages, strict=True):
-        for place, length in zip(row, lengths, strict=True):
-            for number, model in enumerate(models):
-                line(place, model, length, damage, number)
-        row[0].set_ylabel(f"from {damage}\nnearest to the right image (%)")
-    for place, length in zip(axes[0], lengths, strict=True):
-        place.set_title(f"{length} images")
-    for place in axes[-1]:
-        place.set_xlabel("floats kept")
-        place.set_xscale("symlog", linthresh=1000)  # a model may keep nothing
-        place.set_xticks([0, 1000, 10_000], ["0", "1,000", "10,000"])
+    """How often recall is right, from the paper's noise: a panel for the least images, and one for the most."""
+    first = models[0]["result"]
+    lengths = [found["length"] for found in first["recall"]]
+    figure = Figure(figsize=(7.4, 3.8), layout="constrained")
+    panels = figure.subplots(1, 2, sharex=True, sharey=True)
+    for axes, length in zip(panels, (min(lengths), max(lengths)), strict=True):
+        for number, model in enumerate(models):
+            line(axes, model, length, first["headline"], number)
+        axes.set(title=f"{length} images in memory", xlabel="floats kept")
+        axes.set_xscale("symlog", linthresh=1000)  # a model may keep nothing
+        axes.set_xticks([0, 1000, 10_000], ["0", "1,000", "10,000"])
+    panels[0].set_ylabel(f"% nearest to the right image,\nfrom {first['headline']}")
     most = max(found["kept"] for model in models for found in model["result"]["recall"])
-    axes[0][0].set_xlim(-100, 2 * max(1000, most))
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper center", ncols=min(5, len(models)))
+    panels[0].set_xlim(-100, 2 * max(1000, most))
+    panels[0].set_ylim(bottom=0)
+    legend(figure, 4)
     return {"": figure}
 
 
@@ -175,8 +172,6 @@ def line(axes: Axes, model: dict[str, Any], length: int, damage: str, number: in
     found = [row for row in model["result"]["recall"] if row["length"] == length]
     right = [row["damage"][damage]["right"] for row in found]
     y, spread = (100 * np.array([value[key] for value in right], float) for key in ("mean", "stderr"))
-    # hollow: two models that keep every image lie on top of each other
-    face = "none" if model["result"]["grows"] else colour
     kept = [row["kept"] for row in found]
-    axes.errorbar(kept, y, spread, label=model["name"], color=colour, marker=marker, mfc=face, capsize=2)
-    axes.set_ylim(bottom=0)
+    # hollow: two models that keep every image lie on top of each other
+    axes.errorbar(kept, y, spread, label=model["name"], color=colour, marker=marker, mfc="none", capsize=2)

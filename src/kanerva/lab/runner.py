@@ -24,7 +24,7 @@ from .. import __version__, models
 from ..data import ClassImages, changes
 from ..models import Model
 from ..models.checkpoint import Checkpoint, read, shipped, taken
-from ..support import checks, plain
+from ..support import checks, strict_json
 from ..support.configs import from_dict
 from ..support.files import atomic_write, check_writable, contents
 from ..support.say import say, show
@@ -133,41 +133,38 @@ def make(found: Source, seen: ClassImages) -> Model:
 
 def since(found: Source, config: DataConfig, seen: ClassImages, unseen: ClassImages) -> str:
     """What has become of the user's own images since a model was trained on them; empty if nothing has."""
-    then, parts = found.checkpoint.part("data.") if found.checkpoint else {}, list[str]()
+    then, said = found.checkpoint.part("data.") if found.checkpoint else {}, list[str]()
     if found.data is not None and found.data.dataset == config.dataset:
-        both = {images.split: images for images in (seen, unseen)}
-        whole = {name: changes(then[name], images.marks) for name, images in both.items() if name in then}
-        parts = [f"{name} images: {what}" for name, what in whole.items() if what]
-    said = f"{config.dataset} has changed since this model was trained: {'; '.join(parts)}" if parts else ""
-    trained = {mark for name in then if name.startswith("train") for mark in then[name][:, 1].tolist()}
-    known = len(trained & set(unseen.marks[:, 1].tolist())) if trained else 0
-    if known:
+        both = [images for images in (seen, unseen) if images.split in then]
+        parts = {images.split: changes(then[images.split], images.marks) for images in both}
+        if any(parts.values()):
+            what = "; ".join(f"{split} images: {part}" for split, part in parts.items() if part)
+            said.append(f"{config.dataset} has changed since this model was trained: {what}")
+    if "train" in then:
+        known = len(set(then["train"][:, 1].tolist()) & set(unseen.marks[:, 1].tolist()))
         again = f"{known} of {unseen.different} different test images of {config.dataset} were trained on"
-        said = f"{said}; {again}" if said else again
-    return said
+        said += [again] if known else []
+    return "; ".join(said)
 
 
 def names(places: Sequence[str]) -> list[str]:
     """Short names for places, each another: with the folders above them where the names are the same."""
     ways = [way(place) for place in places]
-    deep = dict.fromkeys(ways, 1)
-    for _ in range(max(map(len, ways), default=0)):
-        made = ["/".join(parts[-depth:]) for parts, depth in deep.items()]
-        deep = {
-            parts: depth + (made.count(name) > 1) for (parts, depth), name in zip(deep.items(), made, strict=True)
-        }
-    found = ["/".join(parts[-deep[parts] :]) for parts in ways]
+    short = []
+    for own in ways:
+        shared = [sum(other[-depth:] == own[-depth:] for other in set(ways)) > 1 for depth in range(1, len(own))]
+        short.append("/".join(own[-1 - sum(shared) :]))
     # the same place twice
     return [
-        name if name not in found[:i] else f"{name} ({found[: i + 1].count(name)})" for i, name in enumerate(found)
+        name if name not in short[:i] else f"{name} ({short[: i + 1].count(name)})" for i, name in enumerate(short)
     ]
 
 
 def way(place: str) -> tuple[str, ...]:
     """The parts of a path, without its ending; or a name."""
-    if place in shipped() or not Path(place).exists():
-        return (place,)
     path = Path(place)
+    if place in shipped() or not path.exists():
+        return (place,)
     return path.resolve().parts if path.is_dir() else (*path.absolute().parts[:-1], path.stem)
 
 
@@ -325,7 +322,7 @@ def keep(path: Path, planned: dict[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        then, now = made_with(plain.loads(contents(path))), made_with(plain.finite(planned))
+        then, now = made_with(strict_json.loads(contents(path))), made_with(strict_json.finite(planned))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise FileExistsError(
             f"{path}: is no readable file of results; --overwrite replaces it, --out names another place"
@@ -351,4 +348,4 @@ def made_with(results: dict[str, Any]) -> dict[str, Any]:
 def save(path: Path, results: dict[str, Any]) -> None:
     """Write results as JSON, whole or not at all."""
     with atomic_write(path) as file:
-        file.write((plain.dumps(results, indent=1, ensure_ascii=False) + "\n").encode())
+        file.write((strict_json.dumps(results, indent=1, ensure_ascii=False) + "\n").encode())

@@ -11,7 +11,7 @@ from ..models import Recall
 from ..support.pixels import LEVEL
 from ..support.say import bar
 from .drawing import each, energies, sheet
-from .measures import distances, distinct, mean, means, recalls, rises, singles
+from .measures import distances, distinct, mean, means, recalls, rises
 from .pictures import pack
 from .runner import Subject
 from .tables import Table
@@ -60,7 +60,6 @@ def run(
         "length": length,
         "by chance": expected_reached(length, samples),
         "steps": {method: stepwise(path, stored) for method, path in paths.items()},
-        "paths": singles(paths),
         "sets": {name: judge(images, stored, known) for name, images in {**sets, "fresh images": fresh}.items()},
         "pictures": sheets(stored[0], paths, pictures),
     }

@@ -21,6 +21,8 @@ from torch.utils._pytree import tree_map_only
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
 from ..data import ClassImages, episodes, nearest
 from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood
+from ..recall.retriever import Hints as Hints
+from ..recall.retriever import StoredImages
 from ..recall.trajectory import Recall as Recall
 from ..recall.trajectory import Snapshot, follow
 from ..support import checks, tensors
@@ -159,17 +161,6 @@ NAMES = ("nats", "reconstruction", "kl_weights", "kl_memory", "autoencoder")
 """What is reported of an episode, in nats per image (`Terms.parts`)."""
 
 
-class Hints(NamedTuple):
-    """What is known of the damage of cues, and how to recall; a method uses what it can."""
-
-    mask: Float[Tensor, "B Q c h w"] | None = None
-    noise: float | None = None
-    temperature: float = 1.0
-    generator: torch.Generator | None = None
-    inside: bool = True
-    contents: Any = None
-
-
 class Seen(NamedTuple):
     """What one look at a memory gives: the code that is decoded, and the weights where there are any."""
 
@@ -295,7 +286,7 @@ class Model(nn.Module, ABC):
         generator: Random = None,
         callback: Callable[..., Any] | None = None,
         inside: bool = True,
-        contents: Any = None,
+        contents: StoredImages | None = None,
     ) -> Recall:
         """Clean up cues in `steps` steps; with no method named, by the first of METHODS.
 

@@ -23,14 +23,13 @@ from ..data import ClassImages
 from ..memory import Inverse, MemoryState, Weights, moments
 from ..nn import PAPER, Memory, Writing
 from ..recall import frame, methods
-from ..recall.frame import Contents
-from ..recall.retriever import Cue, Retriever
+from ..recall.retriever import Cue, Hints, Retriever, StoredImages
 from ..recall.trajectory import Recall, Snapshot
 from ..support import checks
 from ..support.checks import Count, Random, Variance
 from ..support.door import public
 from . import trust
-from .base import CodecModel, CodecModelConfig, Cues, Episode, Hints, Images, Preparation, Terms, first
+from .base import CodecModel, CodecModelConfig, Cues, Episode, Images, Preparation, Terms, first
 
 STRICT = "M drawn and charged"
 """The extra score that is a strict bound."""
@@ -319,7 +318,7 @@ class DKM(CodecModel):
     @public
     def contents(
         self, state: Annotated[MemoryState, checks.unfaded], callback: Callable[[int, int], None] | None = None
-    ) -> Contents:
+    ) -> StoredImages:
         """All images of one memory (R of shape K×C), found without a cue, each with its cost: nearly 0 if exact.
 
         callback: called now and then with the number found so far and the number of different images in there.

@@ -1,14 +1,13 @@
-"""Attractor dynamics of a DKM: energy, recall, sampling.
+"""Attractor dynamics, and looking into a memory. Recall knows a `Retriever` and nothing of models.
 
-    trajectory   what recall gives: Recall, Snapshot, Callback
-    retriever    all that recall knows of a model and of memories
-    descent      BFGS steps and a search for many small vectors at once
-    search       the weights of the stored image that explains a cue best
-    frame        looking into a memory: what it contains, forgetting, its contents
-    counts       what a memory contains and forgets where codes are vectors of any kind
-    vectors      recall and search where codes are vectors of any kind, without a codec
-    methods      descent, least-squares and stochastic, each with its options; recall, sample
-    watch        being told what a search looks at and finds
-
-Each is a file of this folder.
+retriever    what does recall know of a model, of memories and of cues?
+methods      descent, least-squares, stochastic: which steps lead from a cue to an image?
+trajectory   what does recall give, step by step?
+search       which weights explain a cue of bits best?
+newton       which weights explain a cue of real-valued pixels best?
+descent      how are many small vectors lowered in energy at once?
+frame        what does a memory contain: counting, forgetting, finding without a cue?
+counts       how often were vectors written, which have no codec?
+vectors      how are vectors recalled, which have no codec?
+watch        who is told what a search looks at and finds?
 """

@@ -29,7 +29,7 @@ from ..likelihood import Bernoulli
 from ..memory import MemoryState
 from ..memory.sums import FORGOTTEN
 from ..support import checks, linalg
-from .retriever import Hyper, Retriever
+from .retriever import Hyper, Retriever, StoredImages
 from .search import average, likely
 from .watch import tell
 
@@ -92,15 +92,6 @@ ENOUGH = 5
 # while not all images are found, which then takes half of them. Of cues whose own image was not found (24 of 32
 # were; 15 to 40 % flips), 0.2 to 1.5 % have another that stands out by 3, and none of 2,400 one by 4.
 STANDS_OUT, CLEARLY = 3.0, 4.0
-
-
-class Contents(NamedTuple):
-    """What was found in a memory without a cue."""
-
-    x: Float[Tensor, "n c h w"]
-    cost: Float[Tensor, "n"]
-    """½ ‖encoder(x) − uᵀF‖² / noise_var, how far an image's code is from all that could have been written, in nats:
-    next to nothing where x is the stored image to the last pixel."""
 
 
 class Frames(NamedTuple):
@@ -252,7 +243,7 @@ def contents(
     state: MemoryState,
     callback: Callable[[int, int], None] | None = None,
     known: Float[Tensor, "n c h w"] | None = None,
-) -> Contents:
+) -> StoredImages:
     """All images of one memory, found without a cue; the same ones every time.
 
     callback: called now and then with the number found and the number of different codes that there are. known:
@@ -275,7 +266,7 @@ def contents(
                 callback(number, total)
         found = [one.x for one in search.boxes[0].found]
         x = torch.stack(found) if found else state.R.new_zeros(0, *at.image)
-        return Contents(x, search.cost(x))
+        return StoredImages(x, search.cost(x))
 
 
 class Recognised(NamedTuple):

@@ -6,11 +6,10 @@
     stochastic      draw w and x in turn: a Markov chain around the stored patterns
 
 A method yields a Snapshot per step until nothing changes (in descent: by 0.01 nats); `follow` takes as many as were
-asked for. What may be known of the damage stands in the hints (models.base.Hints); a method uses those that it can.
+asked for. What may be known of the damage stands in the hints (`Hints`); a method uses those that it can.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,7 +18,7 @@ from torch import Tensor
 from ..memory import MemoryState, moments
 from . import descent as bfgs
 from . import frame, newton, search
-from .retriever import Retriever, copied
+from .retriever import Hints, Retriever, copied
 from .trajectory import Recall, Snapshot, follow
 
 # Nats: who gains less has arrived.
@@ -30,7 +29,7 @@ MOST = 1e20
 Path = Iterator[Snapshot]
 
 
-def descent(at: Retriever, x: Float[Tensor, "B Q c h w"], hints: Any) -> Path:
+def descent(at: Retriever, x: Float[Tensor, "B Q c h w"], hints: Hints) -> Path:
     """Infer w from the cue (`infer`); every step after that lowers E(x, w), or leaves it.
 
     Passes no gradients on. Proof: test_energy_never_rises.
@@ -48,7 +47,7 @@ def descent(at: Retriever, x: Float[Tensor, "B Q c h w"], hints: Any) -> Path:
     yield from fall(at, here, rest)
 
 
-def least_squares(at: Retriever, x: Float[Tensor, "B Q c h w"], hints: Any = None) -> Path:
+def least_squares(at: Retriever, x: Float[Tensor, "B Q c h w"], hints: Hints | None = None) -> Path:
     """w ← address(encoder(x)), x ← mode p(x | decoder(Rᵀw)), until no image changes [sec. 3.5]."""
     while True:
         after = at.settle(at.find(x))
@@ -58,7 +57,7 @@ def least_squares(at: Retriever, x: Float[Tensor, "B Q c h w"], hints: Any = Non
         x = after.x
 
 
-def stochastic(at: Retriever, x: Float[Tensor, "B Q c h w"], hints: Any) -> Path:
+def stochastic(at: Retriever, x: Float[Tensor, "B Q c h w"], hints: Hints) -> Path:
     """w ~ q(w | x), x ~ p(x | decoder(Rᵀw)): the Markov chain that the paper leaves to the future [sec. 3.5].
 
     temperature 1 is the model's own chain, 0 is least-squares.
@@ -87,7 +86,7 @@ METHODS: dict[str, Callable[..., Path]] = {
 
 
 def recall(
-    retriever: Callable[[MemoryState], Retriever], state: MemoryState, x: Tensor, method: str, hints: Any
+    retriever: Callable[[MemoryState], Retriever], state: MemoryState, x: Tensor, method: str, hints: Hints
 ) -> Path:
     """The steps of a method from cues."""
     if method != "descent":
@@ -98,7 +97,7 @@ def recall(
 
 
 def sample(
-    retriever: Callable[[MemoryState], Retriever], state: MemoryState, n: int, method: str, hints: Any
+    retriever: Callable[[MemoryState], Retriever], state: MemoryState, n: int, method: str, hints: Hints
 ) -> Path:
     """Draw n patterns from each memory: the first step decodes w ~ p(w), the others are recall [sec. 3.5].
 
@@ -146,33 +145,24 @@ def differentiable(path: Callable[[], Path]) -> Path:
         yield step
 
 
-def hints_copied(hints: Any) -> Any:
+def hints_copied(hints: Hints) -> Hints:
     return hints if hints.mask is None else hints._replace(mask=copied(hints.mask))
 
 
-def check_hints(at: Retriever, hints: Any) -> None:
+def check_hints(at: Retriever, hints: Hints) -> None:
     """Refuse hints that fit neither the model nor the cues."""
     if at.hyper.R0.is_inference():
         raise RuntimeError("model: expected one made outside of inference mode, which descent has to leave")
     if hints.noise is not None and not 0 <= hints.noise < (0.5 if at.binary else MOST):
         flips, variance = "a flip probability from 0 to less than 0.5", f"a variance from 0 to {MOST:g}"
         raise ValueError(f"noise: expected {flips if at.binary else variance}, got {hints.noise}")
-    if hints.contents is None:
-        return
-    if not isinstance(hints.contents, frame.Contents):
-        came = type(hints.contents).__name__
-        raise TypeError(f"contents: expected a Contents, as contents(state) gives, got {came}")
-    if not hints.inside:
+    if hints.contents is not None and not hints.inside:
         raise ValueError("contents: expected none with inside=False, which looks at the cue alone")
-    if len(at.state.R) != 1:
+    if hints.contents is not None and len(at.state.R) != 1:
         raise ValueError(f"contents: expected none for a batch of memories, only for one, got {len(at.state.R)}")
-    if tuple(hints.contents.x.shape[1:]) != tuple(at.image):
-        raise ValueError(
-            f"contents.x: expected the model's images, {tuple(at.image)}, got {tuple(hints.contents.x.shape)}"
-        )
 
 
-def look_inside(at: Retriever, y: Float[Tensor, "B Q c h w"], hints: Any) -> tuple[Snapshot, Bool[Tensor, "B Q"]]:
+def look_inside(at: Retriever, y: Float[Tensor, "B Q c h w"], hints: Hints) -> tuple[Snapshot, Bool[Tensor, "B Q"]]:
     """Stored images that explain the cues, and who has one; weights are inferred for the others."""
     m, known = hints.mask, None if hints.contents is None else copied(hints.contents.x)
     found = frame.recognise(at, y, m, known)

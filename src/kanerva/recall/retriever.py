@@ -41,6 +41,30 @@ class Hyper(NamedTuple):
         return self._replace(R0=self.R0[..., :count])
 
 
+class StoredImages(NamedTuple):
+    """What was found in a memory without a cue."""
+
+    x: Float[Tensor, "n c h w"]
+    cost: Float[Tensor, "n"]
+    """½ ‖encoder(x) − uᵀF‖² / noise_var, how far an image's code is from all that could have been written, in nats:
+    next to nothing where x is the stored image to the last pixel."""
+
+
+class Hints(NamedTuple):
+    """What is known of the damage of cues, and how to recall; a method uses what it can."""
+
+    mask: Float[Tensor, "B Q c h w"] | None = None
+    """1 for a pixel to trust, 0 where it is lost."""
+    noise: float | None = None
+    """The share of bits that were flipped, or the variance of the noise that was added."""
+    temperature: float = 1.0
+    generator: torch.Generator | None = None
+    inside: bool = True
+    """Whether to look for stored images in the memory itself."""
+    contents: StoredImages | None = None
+    """Images that are known to be in there."""
+
+
 class Retriever(NamedTuple):
     """A model that reads memories, inverted once for all cues and steps."""
 

@@ -33,7 +33,7 @@ Valid = Callable[[Tensor], Tensor]
 GRID, ZOOMS = 48, 3
 
 
-class Source(NamedTuple):
+class Origin(NamedTuple):
     """Where the codes of B memories come from: y = Gᵀa + ε, in float64."""
 
     G: Float[Tensor, "B K C"]
@@ -44,17 +44,17 @@ class Source(NamedTuple):
     """Where G is the frame."""
 
 
-def source(frames: Frames, state: MemoryState, noise_var: Float[Tensor, ""], exact: bool) -> Source:
+def origin(frames: Frames, state: MemoryState, noise_var: Float[Tensor, ""], exact: bool) -> Origin:
     """The frame of each memory that it fits, where it is exact, or the memory's mean."""
     framed, n = ~(frames.full() | frames.lost()) & exact, frames.exact.distinct.double()
     G = torch.where(framed[:, None, None], frames.exact.codes.nan_to_num(0), state.R.double())
     rounding = torch.finfo(state.R.dtype).eps * G.square().mean((-2, -1)).clamp(min=1e-30)
     prior, var = torch.where(framed, 1 / n.clamp(min=1), 1.0), torch.where(framed, rounding, noise_var.double())
-    return Source(G, prior, var, framed)
+    return Origin(G, prior, var, framed)
 
 
 def estimate(
-    of: Source, y: Float[Tensor, "B Q C"], known: Bool[Tensor, "B Q C"], cue_var: Float[Tensor, "B Q"] | None
+    of: Origin, y: Float[Tensor, "B Q C"], known: Bool[Tensor, "B Q C"], cue_var: Float[Tensor, "B Q"] | None
 ) -> Float[Tensor, "B Q C"]:
     """The posterior mean of codes given cues, of known noise or of the likeliest.
 
@@ -97,7 +97,7 @@ def likeliest(
 
 
 def settle(
-    hyper: Hyper, frames: Frames, of: Source, z: Float[Tensor, "B Q C"], valid: Valid, steps: int
+    hyper: Hyper, frames: Frames, of: Origin, z: Float[Tensor, "B Q C"], valid: Valid, steps: int
 ) -> Float[Tensor, "B Q C"]:
     """Go from estimates to valid vectors that the memory holds; of those passed, the ones that it holds best.
 
@@ -123,7 +123,7 @@ def settle(
 
 
 def away(
-    frames: Frames, of: Source, x: Float[Tensor, "B Q C"], A: Float[Tensor, "B K K"], G: Float[Tensor, "B K C"]
+    frames: Frames, of: Origin, x: Float[Tensor, "B Q C"], A: Float[Tensor, "B K K"], G: Float[Tensor, "B K C"]
 ) -> Float[Tensor, "B Q"]:
     """How far vectors are from what their memories hold, relative to their length."""
     read = torch.linalg.solve(A, G @ x.mT).mT @ G
@@ -153,12 +153,12 @@ def recall(
 ) -> Float[Tensor, "B Q C"]:
     """The codes that cues are of, with one batch axis."""
     frames = Frames.of(hyper, state)
-    of = source(frames, state, hyper.noise_var, exact)
+    of = origin(frames, state, hyper.noise_var, exact)
     z = estimate(of, y, known, cue_var).to(state.R)
     return z if valid is None else settle(hyper, frames, of, z, valid, steps)
 
 
-class Found(NamedTuple):
+class Certain(NamedTuple):
     """What a codec's likelihood is asked for, of a valid vector."""
 
     mean: Float[Tensor, "*b 1 1 C"]
@@ -170,6 +170,8 @@ class Found(NamedTuple):
 def images(hyper: Hyper, state: MemoryState, valid: Valid) -> Retriever:
     """Valid vectors as images of one row and one channel, which memories hold as they are: for frame.Search."""
 
+    noise_var, shared = hyper.noise_var, inverse(state, hyper.noise_var)
+
     def encode(x: Float[Tensor, "*b 1 1 C"]) -> Cue:
         z = x.flatten(-3)
         return Cue(z, z)
@@ -177,12 +179,12 @@ def images(hyper: Hyper, state: MemoryState, valid: Valid) -> Retriever:
     return Retriever(
         state,
         hyper,
-        hyper.noise_var,
-        inverse(state, hyper.noise_var),
+        noise_var,
+        shared,
         encode,
-        lambda e: moments.infer(e.seen, state, hyper.noise_var),
-        lambda w: moments.spread(w, state, hyper.noise_var, inverse(state, hyper.noise_var)),
-        lambda z: Found(applied(valid, z)[..., None, None, :]),  # type: ignore[arg-type, return-value]
+        lambda e: moments.infer(e.seen, state, noise_var),
+        lambda w: moments.spread(w, state, noise_var, shared),
+        lambda z: Certain(applied(valid, z)[..., None, None, :]),  # type: ignore[arg-type, return-value]
         False,
         (1, 1, hyper.R0.shape[-1]),
         lambda other: images(hyper, other, valid),

@@ -99,10 +99,6 @@ def any_float(name: str, x: Any, call: Call) -> None:
     """A mark for the door: bfloat16 and float16 will do as well, whatever the others have."""
 
 
-def anything(name: str, x: Any, call: Call) -> None:
-    """A mark for the door: its values are not looked at here."""
-
-
 def finite(name: str, x: Tensor, call: Call) -> None:
     """No entry is NaN or infinite."""
     if call.deep and not all_finite(x):
@@ -214,7 +210,8 @@ def one_of(*choices: Any) -> Rule:
 
 def here(name: str, value: Any, call: Call) -> None:
     """A source of random numbers is on the device of the rest."""
-    generator(value, call.device)
+    if value is not None and value.device.type != call.device.type:
+        raise ValueError(f"{name}: expected one on {call.device}, got one on {value.device}")
 
 
 def fits(name: str, value: Tensor, wanted: tuple[int, ...]) -> None:
@@ -251,19 +248,6 @@ def seed(value: Any) -> None:
     """Check that a seed is one that every generator takes."""
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not 0 <= int(value) < 2**32:
         raise ValueError(f"seed: expected a whole number from 0 to {2**32 - 1}, got {value!r}")
-
-
-def generator(value: Any, device: torch.device) -> None:
-    """Check that a source of random numbers, if one is given, is PyTorch's own, on a device."""
-    if value is None:
-        return
-    if not isinstance(value, torch.Generator):
-        raise TypeError(
-            f"generator: expected a torch.Generator or None, got {type(value).__name__}; "
-            f"torch.Generator().manual_seed(0) makes one"
-        )
-    if value.device.type != device.type:
-        raise ValueError(f"generator: expected one on {device}, got one on {value.device}")
 
 
 def scale(value: Any) -> float:

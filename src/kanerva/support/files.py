@@ -8,6 +8,7 @@ import secrets
 import sys
 import tempfile
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -183,22 +184,39 @@ def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
     try:
         check_size(path.stat().st_size)
         with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            if isinstance(found, np.ndarray):
-                return {names[0]: found}
-            for info in found.zip.infolist():
-                check_size(info.file_size, info.compress_size)
-                found.zip.open(info).close()  # its name stands twice; an error where the two differ
-            if names and names[0] not in found:
-                raise ValueError(f"there is no key `{names[0]}`, only {', '.join(found) or 'nothing'}")
-            arrays = {name: found[name] for name in names or found if name in found}
-            if lost := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
-                raise ValueError(f"{', '.join(lost)} is no array")
-            return arrays
+            if names and file.read(2) != b"PK":
+                file.seek(0)
+                return {names[0]: _array(file)}
+            with zipfile.ZipFile(file) as archive:
+                check_listed(file, archive)
+                found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+                for info in found.values():
+                    check_size(info.file_size, info.compress_size)
+                    archive.open(info).close()  # its name stands twice; an error where the two differ
+                if names and names[0] not in found:
+                    raise ValueError(f"there is no key `{names[0]}`, only {', '.join(found) or 'nothing'}")
+                return {name: _array(archive.open(found[name])) for name in names or found if name in found}
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged file can make zipfile, zlib and NumPy's header parser raise anything
         raise ValueError(f"{path}: expected arrays saved by numpy, without objects, but: {line(error)}") from error
+
+
+def _array(file: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    """Read an array, and nothing else, in NumPy's format."""
+    with file:
+        array: np.ndarray[Any, np.dtype[Any]] = np.lib.format.read_array(file, allow_pickle=False)
+        if file.read(1):  # at the end of a zip's member its checksum is compared
+            raise ValueError("there is more than one array")
+        return array
+
+
+def check_listed(file: BinaryIO, archive: zipfile.ZipFile) -> None:
+    """Check that a zip lists all its members: a list whose lengths are damaged can skip some, such as labels."""
+    file.seek(-22 - len(archive.comment), os.SEEK_END)
+    announced, listed = int.from_bytes(file.read(22)[10:12], "little"), len(archive.infolist())
+    if announced != listed:
+        raise ValueError(f"there should be {announced} arrays, and {listed} are listed")
 
 
 # LIMITS. A small file must not take all memory: what it holds is compared with these before it is read.

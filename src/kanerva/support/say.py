@@ -6,6 +6,7 @@ changes on a terminal, elsewhere a line every few seconds.
 
 import codecs
 import contextlib
+import difflib
 import io
 import os
 import re
@@ -14,9 +15,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
-from types import TracebackType
 
 PLAIN = dict(zip("±−–×…│─╭╮╰╯", ("+-", "-", "-", "x", "...", "|", "-", "+", "+", "+", "+"), strict=True))
 
@@ -42,6 +42,12 @@ def printable(text: str, lines: bool = False) -> str:
         return "\n" if lines and found[0] == "\n" else found[0].encode("unicode_escape").decode()
 
     return OBEYED.sub(escaped, text)
+
+
+def nearest(word: object, words: Iterable[str]) -> str:
+    """Say which of the words was probably meant, if one is close."""
+    found = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.5)
+    return f"; did you mean {found[0]!r}?" if found and found[0] != str(word) else ""
 
 
 def show(text: str) -> None:
@@ -72,8 +78,6 @@ def end_output() -> None:
 
 FIRST, EVERY, REDRAW = 2.0, 5.0, 0.2
 """Seconds before the first line of progress, at least between two, and between two states of it on a terminal."""
-
-
 _LOCK = threading.Lock()
 _shown: "list[Progress]" = []
 
@@ -108,8 +112,8 @@ def _terminal() -> bool:
 class Progress:
     """The progress of one piece of work, which is shown while it goes on, also where nothing is reported."""
 
-    def __init__(self, description: str, total: int | None, done: int = 0, unit: str = "") -> None:
-        self.description, self.total, self.done, self.unit = printable(description), total, done, unit
+    def __init__(self, description: str, total: int | None, done: int = 0) -> None:
+        self.description, self.total, self.done = printable(description), total, done
         self.detail = ""
         """What to say beside the amount."""
         self.start, self.began = done, time.monotonic()
@@ -118,25 +122,12 @@ class Progress:
         """Columns of a terminal that the line takes."""
         self.over = threading.Event()
 
-    def __enter__(self) -> "Progress":
-        self.thread = threading.Thread(target=self._run, args=(_terminal(),), daemon=True)
-        self.thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.over.set()
-        self.thread.join()
-        _write(self.erased())
-
     def update(self, done: int, detail: str = "") -> None:
         self.done, self.detail = done, detail or self.detail
 
     def line(self) -> str:
         """What there is to say now."""
-        scale, name = (1e6, " MB") if self.unit == "bytes" else (1, "")
-        amount = "" if self.total is None else f"{self.done / scale:,.0f} of {self.total / scale:,.0f}{name}"
+        amount = "" if self.total is None else f"{self.done:,} of {self.total:,}"
         spent, left = time.monotonic() - self.began, ""
         if self.total is not None and self.done > self.start and spent > EVERY:
             rest = spent * (self.total - self.done) / (self.done - self.start)
@@ -148,7 +139,8 @@ class Progress:
         width, self.width = self.width, 0
         return "\r" + " " * width + "\r" if width else ""
 
-    def _run(self, terminal: bool) -> None:
+    def run(self, terminal: bool) -> None:
+        """Show it until it is over: one line that changes on a terminal, else lines."""
         while not self.over.wait(REDRAW if terminal else max(0.0, self.due - time.monotonic())):
             if terminal:
                 with _LOCK:
@@ -160,22 +152,26 @@ class Progress:
 
 
 @contextlib.contextmanager
-def progress(description: str, total: int | None, done: int = 0, unit: str = "") -> Iterator[Progress]:
+def progress(description: str, total: int | None, done: int = 0) -> Iterator[Progress]:
     """Show the progress of the work in the block, unless it is part of other work whose progress is shown."""
-    work = Progress(description, total, done, unit)
+    work = Progress(description, total, done)
     if _shown:
         yield work
         return
+    thread = threading.Thread(target=work.run, args=(_terminal(),), daemon=True)
     _shown.append(work)
+    thread.start()
     try:
-        with work:
-            yield work
+        yield work
     finally:
+        work.over.set()
+        thread.join()
+        _write(work.erased())
         _shown.clear()
 
 
 @contextlib.contextmanager
-def bar(description: str, total: int | None, done: int = 0, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """`progress`, for work that is counted: call what it gives with the amount just done. unit="bytes" shows MB."""
-    with progress(description, total, done, unit) as work:
+def bar(description: str, total: int | None, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """`progress`, for work that is counted: call what it gives with the amount just done."""
+    with progress(description, total, done) as work:
         yield lambda amount: work.update(work.done + amount)

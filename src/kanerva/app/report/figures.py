@@ -2,8 +2,7 @@
 
 import base64
 import io
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,25 +16,13 @@ SHARE = 50
 """A smoothed point of a curve is the mean over one part in so many of the run."""
 
 
-class Strip(NamedTuple):
-    """Images in a row, as they change from step to step."""
-
-    name: str
-    width: int
-    """Pixels of the page, 76 for each image."""
-    kind: str
-    """ink: black on white, which may be turned round."""
-    frames: dict[int, str]
-    """Pictures by their step."""
-
-
 def embed(data: bytes, kind: str) -> str:
-    """A picture as an address that holds all of it."""
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    """A file as an address that holds all of it."""
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def vector(figure: Figure) -> str:
-    return embed(drawing.picture(figure, "svg"), "svg+xml")
+    return embed(drawing.picture(figure, "svg"), "image/svg+xml")
 
 
 def curve(metrics: list[dict[str, Any]]) -> str:
@@ -77,16 +64,15 @@ def smooth(axes: Axes, x: Any, y: Any) -> None:
         axes.plot(middle, mean, color=drawing.COLOURS[0], label="training", marker="." if len(x) == 1 else "")
 
 
-def strips(shown: dict[str, Any], most: int = 8) -> Iterator[Strip]:
-    """What denoising keeps of pictures: rows named METHOD, or METHOD, step N."""
+def strips(shown: dict[str, Any], most: int = 8) -> dict[str, Any]:
+    """Pictures that denoising keeps, by way and step; its rows are named METHOD, or METHOD, step N."""
     pixels, binary = pictures.unpack(shown["images"])[:, :most], shown["images"]["binary"]
-    found: dict[str, dict[int, str]] = {}
+    ways: dict[str, dict[int, str]] = {}
     for name, row in zip(shown["rows"], pixels, strict=True):
         way, _, step = name.partition(", step ")
         levels = np.round(255 * pictures.sheet(row[None], binary)).astype(np.uint8)
         buffer = io.BytesIO()
         Image.fromarray(levels.squeeze()).save(buffer, "png", optimize=True)
-        found.setdefault(way, {})[int(step or 0)] = embed(buffer.getvalue(), "png")
-    yield from (
-        Strip(name, 76 * pixels.shape[1], "ink" if binary else "", frames) for name, frames in found.items()
-    )
+        ways.setdefault(way, {})[int(step or 0)] = embed(buffer.getvalue(), "image/png")
+    # 76 pixels of the page for each image; ink, black on white, may be turned round
+    return {"ways": ways, "width": 76 * pixels.shape[1], "kind": "ink" if binary else ""}

@@ -3,20 +3,19 @@
 import contextlib
 import glob
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from ... import lab
 from ...lab.tables import is_number
 from ...models.checkpoint import LAST, locate, shipped
 from ...models.checkpoint import read as read_checkpoint
-from ...support import plain
+from ...support import strict_json
 from ...support.files import contents
-from ...support.spelling import nearest
+from ...support.say import nearest
 
 
 class Results(NamedTuple):
-    """An experiment's file of results."""
+    """An experiment's file of results, of one of `lab.EXPERIMENTS`."""
 
     path: Path
     data: dict[str, Any]
@@ -24,11 +23,6 @@ class Results(NamedTuple):
     @property
     def name(self) -> str:
         return str(self.data["experiment"])
-
-    @property
-    def known(self) -> ModuleType | None:
-        """The experiment that made it; None where there is none of that name here."""
-        return lab.find(self.name) if self.name in lab.EXPERIMENTS else None
 
     @property
     def models(self) -> list[dict[str, Any]]:
@@ -106,14 +100,22 @@ def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
     return {**found.about, "parameters": found.parameters, "learned": learned, "file": path.name}
 
 
+def text(path: Path, missing: list[str], note: str = "") -> str:
+    """What is in a file; empty where it cannot be read, which is noted."""
+    try:
+        return contents(path).decode("utf-8", "replace")
+    except FileNotFoundError:
+        missing.append(f"{path}: no such file{note}")
+    except (OSError, ValueError) as error:
+        missing.append(f"{path}: could not be read ({error}){note}")
+    return ""
+
+
 def read(path: Path, missing: list[str]) -> dict[str, Any]:
     """A file with a JSON object in it; an empty one where there is none."""
     try:
-        data = plain.loads(contents(path))
-    except FileNotFoundError:
-        missing.append(f"{path}: no such file")
-        return {}
-    except (OSError, ValueError) as error:
+        data = strict_json.loads(text(path, missing) or "{}")
+    except ValueError as error:
         missing.append(f"{path}: could not be read ({error})")
         return {}
     return data if isinstance(data, dict) else {}
@@ -121,18 +123,10 @@ def read(path: Path, missing: list[str]) -> dict[str, Any]:
 
 def lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl; one that was cut short by a crash is left out."""
-    if not path.is_file():
-        missing.append(f"{path}: no such file, so there is no training curve")
-        return []
-    try:
-        text = contents(path).decode("utf-8", "replace")
-    except (OSError, ValueError) as error:
-        missing.append(f"{path}: could not be read ({error}), so there is no training curve")
-        return []
     found = []
-    for line in text.splitlines():
+    for line in text(path, missing, ", so there is no training curve").splitlines():
         with contextlib.suppress(ValueError):
-            found.append(plain.loads(line))
+            found.append(strict_json.loads(line))
     return [line for line in found if isinstance(line, dict)]
 
 
@@ -143,19 +137,18 @@ def collect(
 
     They are EXPERIMENT.json, or EXPERIMENT/NAME.json where a folder has results of several models.
     """
-    results, scores = [], []
+    results, scores, order = [], [], list(lab.EXPERIMENTS)
     mine = {*where.glob("*.json"), *where.glob(f"*/{glob.escape(name)}.json")}
     for path in sorted((mine | set(folder.glob("*.json"))) - {folder / "config.json"}):
         data = read(path, missing)
-        if isinstance(data.get("experiment"), str) and path in mine:
+        if data.get("experiment") in order and path in mine:
             results.append(Results(path, data))
         elif is_score(data) and "crc32" in data:
             if data["crc32"] == checkpoint.get("crc32"):
                 scores.append(data)
             else:
                 missing.append(f"{path}: the score of another checkpoint, left out")
-    order = list(lab.EXPERIMENTS)
-    results.sort(key=lambda r: (order.index(r.name) if r.name in order else len(order), r.path))
+    results.sort(key=lambda r: (order.index(r.name), r.path))
     return results, scores
 
 

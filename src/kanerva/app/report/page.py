@@ -2,7 +2,6 @@
 
 import base64
 import contextlib
-import glob
 import hashlib
 import json
 import platform
@@ -15,10 +14,9 @@ import jinja2
 import torch
 
 from ... import __version__
-from ...lab import EXPERIMENTS, drawing
+from ...lab import EXPERIMENTS, drawing, find
 from ...lab.tables import Table, is_number, plus_minus, show
 from ...models import MODELS, Model
-from ...support.files import contents
 from ...training.loop import FEW
 from . import figures
 from .gather import Material, Results, part
@@ -65,7 +63,7 @@ def digest(text: str) -> str:
 def download(tree: Any) -> str:
     """JSON as an address that holds all of it."""
     text = json.dumps(tree, ensure_ascii=False, default=str)
-    return f"data:application/json;base64,{base64.b64encode(text.encode('utf-8', 'replace')).decode()}"
+    return figures.embed(text.encode("utf-8", "replace"), "application/json")
 
 
 def indented(tree: Any) -> str:
@@ -197,13 +195,12 @@ def curve(material: Material) -> str | None:
         return None
 
 
-def gallery(material: Material) -> dict[str, list[figures.Strip]]:
+def gallery(material: Material) -> dict[str, Any]:
     """Pictures to begin with: stored images, cues, and what was recalled, model by model."""
     for results in material.results:
         with contextlib.suppress(Exception):  # results of another version may hold anything
             return {
-                show(model.get("name")): list(figures.strips(model["result"]["pictures"]))
-                for model in results.models
+                show(model.get("name")): figures.strips(model["result"]["pictures"]) for model in results.models
             }
     return {}
 
@@ -213,23 +210,26 @@ def gallery(material: Material) -> dict[str, list[figures.Strip]]:
 
 def section(results: Results, material: Material) -> dict[str, Any]:
     """All that the page says of an experiment: what it asks, its numbers and figures, and where they come from."""
-    data, config = results.data, part(results.data, "config")
+    data, config, experiment = results.data, part(results.data, "config"), find(results.name)
     images = dict.fromkeys(plain_name(model["dataset"]) for model in results.models if model.get("dataset"))
-    said = {"seed": config.get("seed"), "episodes": config.get("episodes")}
+    said = {"images of": ", ".join(images) or None, "seed": config.get("seed"), "episodes": config.get("episodes")}
     said |= {name: data.get(name) for name in ("date", "device", "seconds")}
-    source = [f"images of {', '.join(images)}"] if images else []
+    warnings, tables, drawn = doubts(results, material), list[tuple[str, Table]](), list[str]()
+    try:
+        tables = [(show(model.get("name")), experiment.table(model["result"]).text()) for model in results.models]
+        drawn = list(map(figures.vector, drawing.figures(experiment, results.models).values()))
+    except Exception as error:  # results of another version may hold anything
+        warnings.append(f"Not all of this can be shown ({type(error).__name__}: {error}): made by another version?")
     return {
-        "anchor": "experiment-" + (re.sub(r"[^a-z0-9]+", "-", results.name.lower()).strip("-") or "other"),
+        "anchor": f"experiment-{results.name}",
         "title": results.name.replace("-", " ").capitalize(),
-        "line": EXPERIMENTS.get(results.name, ""),
-        "warnings": doubts(results, material),
-        "tables": [(show(model.get("name")), table(results, model)) for model in results.models],
-        "figures": drawn(results),
+        "line": EXPERIMENTS[results.name],
+        "warnings": warnings,
+        "tables": tables,
+        "figures": drawn,
         "file": results.path.name,
         "command": show(data["command"]) if data.get("command") else "",
-        "source": ", ".join(
-            source + [f"{name} {show(value)}" for name, value in said.items() if value is not None]
-        ),
+        "source": ", ".join(f"{name} {show(value)}" for name, value in said.items() if value is not None),
         "flags": indented({**config, "versions": data.get("versions")}),
         "download": download(data),
     }
@@ -241,29 +241,4 @@ def doubts(results: Results, material: Material) -> list[str]:
     if material.checkpoint and material.checkpoint.get("crc32") not in [m.get("crc32") for m in results.models]:
         steps = [f"{show(model.get('name'))} at step {show(model.get('step'))}" for model in results.models]
         found.append(f"Made with another checkpoint than this: {', '.join(steps) or 'not known'}.")
-    return found
-
-
-def table(results: Results, model: dict[str, Any]) -> Table:
-    """What is known to matter in results; of others, all plain numbers."""
-    if results.known is not None:
-        with contextlib.suppress(Exception):  # results of another version may hold anything
-            found: Table = results.known.table(model["result"]).text()
-            return found
-    rows = [[name.replace("_", " "), value] for name, value in part(model, "result").items()]
-    plain = [[name, x] for name, x in rows if is_number(x) or (isinstance(x, dict) and is_number(x.get("mean")))]
-    return Table(["", ""], plain).text()
-
-
-def drawn(results: Results) -> list[str]:
-    """The figures of results: drawn, or the files beside them where they cannot be."""
-    if results.known is not None:
-        with contextlib.suppress(Exception):  # results of another version may hold anything
-            return [figures.vector(figure) for figure in drawing.figures(results.known, results.models).values()]
-    ends = sorted(results.path.parent.glob(f"{glob.escape(results.path.stem)}-*.png"))
-    files = [file for file in (results.path.with_suffix(".png"), *ends) if file.is_file()]
-    found = []
-    for file in files:
-        with contextlib.suppress(OSError, ValueError):  # too large
-            found.append(figures.embed(contents(file), "png"))
     return found

@@ -85,11 +85,6 @@ class DNCState(NamedTuple):
 # sum to 1 at most. Proof: tests/test_dnc.py has each as loops over rows.
 
 
-def oneplus(x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """1 + ln(1 + eˣ): a strength of at least 1."""
-    return 1 + softplus(x)
-
-
 def content(
     memory: Float[Tensor, "*b N C"], key: Float[Tensor, "*b R C"], strength: Float[Tensor, "*b R"]
 ) -> Float[Tensor, "*b R N"]:
@@ -141,7 +136,7 @@ def read_weights(
     memory: Float[Tensor, "*b N C"],
     links: Float[Tensor, "*b N N"],
     before: Float[Tensor, "*b R N"],
-    how: "Reading",
+    how: "ReadSignals",
 ) -> Float[Tensor, "*b R N"]:
     """w ← π₁ Lᵀw + π₂ c + π₃ L w: rows written before those read last, rows by content, rows written after them."""
     backward, forward = before @ links, before @ links.mT
@@ -149,7 +144,7 @@ def read_weights(
     return back * backward + by_content * content(memory, how.key, how.strength) + on * forward
 
 
-class Reading(NamedTuple):
+class ReadSignals(NamedTuple):
     """What a controller says of reading, for each head."""
 
     key: Float[Tensor, "*b R C"]
@@ -158,7 +153,7 @@ class Reading(NamedTuple):
     """Shares of backward, content and forward reading; they sum to 1."""
 
 
-class Writing(NamedTuple):
+class WriteSignals(NamedTuple):
     """What a controller says of writing."""
 
     key: Float[Tensor, "*b C"]
@@ -207,18 +202,17 @@ class Controller(nn.Module):
         cell = keep.sigmoid() * cell + take.sigmoid() * new.tanh()
         return give.sigmoid() * cell.tanh(), cell
 
-    def how_to_read(self, hidden: Float[Tensor, "*b H"]) -> Reading:
+    def how_to_read(self, hidden: Float[Tensor, "*b H"]) -> ReadSignals:
         C, R = self.config.code, self.config.heads
         key, strength, modes = self.reading(hidden).unflatten(-1, (R, C + 4)).split([C, 1, 3], -1)
-        return Reading(key, oneplus(strength[..., 0]), modes.softmax(-1))
+        return ReadSignals(key, 1 + softplus(strength[..., 0]), modes.softmax(-1))
 
-    def how_to_write(self, hidden: Float[Tensor, "*b H"]) -> Writing:
+    def how_to_write(self, hidden: Float[Tensor, "*b H"]) -> WriteSignals:
         C, R = self.config.code, self.config.heads
         key, erase, add, strength, gates = self.writing(hidden).split([C, C, C, 1, 2 + R], -1)
-        gates = gates.sigmoid()
-        return Writing(
-            key, erase.sigmoid(), add, oneplus(strength[..., 0]), gates[..., 0], gates[..., 1], gates[..., 2:]
-        )
+        allocate, gate, free = gates.sigmoid().split([1, 1, R], -1)
+        strength = 1 + softplus(strength[..., 0])
+        return WriteSignals(key, erase.sigmoid(), add, strength, allocate[..., 0], gate[..., 0], free)
 
     def forward(self, state: DNCState, z: Float[Tensor, "*b gates"]) -> DNCState:
         """Write one code, of which z = input(code), and read: all equations in their order."""
@@ -257,12 +251,6 @@ class DNC(CodecModel):
         nn.init.xavier_uniform_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of a memory's parts, without batch axes."""
-        c = self.config
-        N, C, R, H = c.rows, c.code, c.heads, c.hidden
-        return dict(zip(DNCState._fields, ((N, C), (N, N), (N,), (N,), (N,), (R, N), (H,), (H,)), strict=True))
-
     @property
     def sizes(self) -> dict[str, int]:
         c = self.config
@@ -270,7 +258,10 @@ class DNC(CodecModel):
 
     def _blank(self, batch: int) -> DNCState:
         """All zeros."""
-        return DNCState(*(self.like.new_zeros(batch, *shape) for shape in self.shapes().values()))
+        c = self.config
+        N, C, R, H = c.rows, c.code, c.heads, c.hidden
+        shapes = (N, C), (N, N), (N,), (N,), (N,), (R, N), (H,), (H,)
+        return DNCState(*(self.like.new_zeros(batch, *shape) for shape in shapes))
 
     def _write(self, e: Tensor, state: DNCState) -> DNCState:
         """One step of the controller for each code."""
@@ -294,7 +285,7 @@ class DNC(CodecModel):
             hidden, cell = controller.lstm(z, vectors, hidden, cell)
             key, strength, modes = controller.how_to_read(hidden)
             # to the memory, Q cues of R heads are Q R heads
-            how = Reading(key.flatten(-3, -2), strength.flatten(-2), modes.flatten(-3, -2))
+            how = ReadSignals(key.flatten(-3, -2), strength.flatten(-2), modes.flatten(-3, -2))
             weights = read_weights(state.memory, state.links, w.flatten(-3, -2), how)
             w, vectors = (part.unflatten(-2, (z.shape[-2], c.heads)) for part in (weights, weights @ state.memory))
         return self.out(vectors.flatten(-2)), w
@@ -346,7 +337,7 @@ class DNC(CodecModel):
 
     def kept(self, length: int) -> int:
         """All of a memory, whatever is written: N C + N² for reading (rows, links), and the rest to write on."""
-        return sum(torch.Size(shape).numel() for shape in self.shapes().values())
+        return sum(part.numel() for part in self._blank(1))
 
     def prepare(self, how: Preparation) -> None:
         """Set the codec's precision; compile it, and the step of writing."""

@@ -6,10 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ...support import checks
 
-
-class Gaussian(NamedTuple):
+class DiagonalGaussian(NamedTuple):
     """A Gaussian with its own variance for every number."""
 
     mean: Float[Tensor, "*b N"]
@@ -31,5 +29,4 @@ class Gaussian(NamedTuple):
 
 def normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Standard normal numbers, of the dtype and on the device of another tensor."""
-    checks.generator(generator, like.device)
     return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)

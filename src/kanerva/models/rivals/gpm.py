@@ -64,7 +64,7 @@ class GPMConfig(CodecModelConfig):
             raise ValueError("noise: expected charged with memory exact, which is a bound, got released")
 
 
-class Written(NamedTuple):
+class GPMState(NamedTuple):
     """A memory: K rows for codes of C numbers."""
 
     M: Float[Tensor, "*#b K C"]
@@ -76,7 +76,7 @@ class GPM(CodecModel):
     TITLE = "Generative pseudo-inverse memory"
     METHODS = ("pseudo-inverse",)
     AUTO = True
-    Config, State = GPMConfig, Written
+    Config, State = GPMConfig, GPMState
 
     config: GPMConfig
 
@@ -87,24 +87,24 @@ class GPM(CodecModel):
         if self.config.memory == "exact":
             self.log_memory_var = nn.Parameter(torch.tensor(math.log(0.1)))
 
-    def _blank(self, batch: int) -> Written:
+    def _blank(self, batch: int) -> GPMState:
         """Zeros, which is W⁺Z of no codes: a code that is 0 has the address 0, and adds nothing to others."""
-        return Written(self.M0.new_zeros(batch, *self.M0.shape))
+        return GPMState(self.M0.new_zeros(batch, *self.M0.shape))
 
-    def _store(self, e: Tensor, batch: int) -> tuple[Written, Float[Tensor, "B"] | None]:
+    def _store(self, e: Tensor, batch: int) -> tuple[GPMState, Float[Tensor, "B"] | None]:
         M = written(e, self.M0)
-        return Written(M), kl_point(M, self.M0, self.log_memory_var.exp()) if self.drawn else None
+        return GPMState(M), kl_point(M, self.M0, self.log_memory_var.exp()) if self.drawn else None
 
-    def _write(self, e: Tensor, state: Written) -> Written:
+    def _write(self, e: Tensor, state: GPMState) -> GPMState:
         """All at once, beside the rows of the memory as it is."""
-        return Written(written(torch.cat([state.M, e], 1), self.M0))
+        return GPMState(written(torch.cat([state.M, e], 1), self.M0))
 
     @property
     def drawn(self) -> bool:
         """Whether images are read from a memory that is drawn."""
         return self.config.memory == "exact"
 
-    def _terms(self, state: Written, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
+    def _terms(self, state: GPMState, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
         return self.read_terms(state.M, x, e, self.drawn, self.config.noise, generator)
 
     @public(flat=True)
@@ -142,11 +142,11 @@ class GPM(CodecModel):
         M = self._store(e, len(x))[0].M
         return {name: self.read_terms(M, x, e, False, noise, generator).nats() for name, noise in ways.items()}
 
-    def _look(self, state: Written, e: Tensor) -> Seen:
+    def _look(self, state: GPMState, e: Tensor) -> Seen:
         w = e @ inverse(state.M)
         return Seen(w @ state.M, w)
 
-    def _begin(self, state: Written, n: int, generator: torch.Generator | None) -> Seen:
+    def _begin(self, state: GPMState, n: int, generator: torch.Generator | None) -> Seen:
         w = normal((len(state.M), n, self.config.rows), state.M, generator)
         return Seen(w @ state.M, w)
 

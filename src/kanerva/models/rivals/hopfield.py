@@ -8,11 +8,12 @@ more on Omniglot than the dot product or the cosine. The model keeps every patte
 large β it *is* `nearest`.
 """
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -23,36 +24,30 @@ from ...data import ClassImages, damage, episodes
 from ...recall.trajectory import Snapshot
 from ...support import checks
 from ...support.door import public
-from ..base import Codec, CodecModel, CodecModelConfig, Cues, Hints, Model, Terms
-from .nearest import NearestConfig, around, draw, filled, mixture, rounded, squares, stored_size, trusted
+from ...support.pixels import LEVEL
+from ..base import BaseConfig, Codec, CodecModel, CodecModelConfig, Cues, Hints, Model, Terms
+from .nearest import FLIPS, around, draw, filled, mixture, rounded, squares, stored_size, trusted
 
 # β is chosen among these, four a decade: from a blend of all patterns to the most similar one alone. They fall: of
 # several that do equally well the largest is taken, which still separates where cues are worse.
 BETAS = torch.logspace(3, -3, 25).tolist()
 # The recall that β is chosen by: the paper's damage of its denoising figure, and episodes of its length.
 CORRUPTION, EPISODES, LENGTH, STEPS = 0.15, 8, 32, 15
-# What its codec has in common with that of the model that it comes from.
-TAKEN = tuple(field.name for field in fields(CodecModelConfig))
 
 
 @dataclass(frozen=True)
-class HopfieldConfig(NearestConfig):
-    """How sharply similarities are separated, and what the patterns are."""
+class HopfieldConfig(CodecModelConfig):
+    """How sharply similarities are separated, and what the patterns are; a codec is for codes that are stored."""
 
     kind: ClassVar[str] = "hopfield"
 
-    beta: float | None = None
-    """β of the softmax; None: chosen on training images by `adapt`, and 1 before that."""
     code: int = 0
     """Size of the codes that are stored; 0 stores the images themselves."""
-    scale: Literal["one", "pixel", "colour"] = "one"
-    """Of codes that are stored: what standard deviations the decoder's gaussian likelihood has."""
-    pixels: Literal["points", "levels"] = "points"
-    """Of codes that are stored: how grey and colour pixels are scored."""
-    codec: CodecConfig = field(default_factory=CodecConfig)
+    beta: float | None = None
+    """β of the softmax; None: chosen on training images by `adapt`, and 1 before that."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        BaseConfig.__post_init__(self)
         checks.fields(self, code=0)
         if self.beta is not None:
             checks.fields(self, beta=1e-6)  # as small as a standard deviation may be
@@ -85,20 +80,18 @@ class Hopfield(Model):
     def __init__(self, config: HopfieldConfig | None = None) -> None:
         super().__init__(config)
         c = self.config
-        self.register_buffer("noise", torch.tensor(float(c.flips if c.binary else c.min_scale)))
+        self.register_buffer("noise", torch.tensor(FLIPS if c.binary else LEVEL))
         self.register_buffer("beta", torch.tensor(1.0 if c.beta is None else float(c.beta)))
-        self.codec: Codec | None = None
-        if c.code:
-            self.codec = Codec(CodecModelConfig(**{name: getattr(c, name) for name in TAKEN}))
-            self.codec.requires_grad_(False)  # it comes trained, from another model
+        # it comes trained, from another model
+        self.codec = Codec(c).requires_grad_(False) if c.code else None
 
     @classmethod
     def on(cls, model: Model, **fields: Any) -> "Hopfield":
         """Retrieval on the codes of a trained model, with a copy of its codec; `fields` are those of the config."""
         if not isinstance(model, CodecModel):
             raise ValueError(f"hopfield: expected a model that has a codec, got a {model.config.kind}")
-        taken = {name: getattr(model.config, name) for name in TAKEN}
-        made = cls(HopfieldConfig(**taken, min_scale=model.config.min_scale, **fields)).to(model.like)
+        taken = {field.name: getattr(model.config, field.name) for field in dataclasses.fields(CodecModelConfig)}
+        made = cls(HopfieldConfig(**taken, **fields)).to(model.like)
         assert made.codec is not None
         theirs = model.state_dict()
         # an encoder that puts out more than the code (as that of a VAE does) puts the code first

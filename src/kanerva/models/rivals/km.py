@@ -41,7 +41,7 @@ from ...support.checks import Random
 from ...support.door import public
 from ...support.linalg import Number, cholesky, log_det, ridge, solve_lower
 from ..base import CodecModel, CodecModelConfig, Episode, Seen, Terms
-from .gaussian import Gaussian, normal
+from .gaussian import DiagonalGaussian, normal
 
 # ln var of keys at first: where keys say little, training soon forgets them.
 SHARP = -2.0
@@ -88,19 +88,19 @@ class KM(CodecModel):
         self.key_head = network(C, 2 * C, 2 * S)
         self.code_head = network(2 * C, 2 * C, 2 * C, scale=0.1)
 
-    def keys(self, e: Float[Tensor, "*b T C"]) -> Gaussian:
+    def keys(self, e: Float[Tensor, "*b T C"]) -> DiagonalGaussian:
         """q(y | x) from e(x)."""
         mean, log_var = self.key_head(e).chunk(2, dim=-1)
-        return Gaussian(mean, SHARP + log_var)
+        return DiagonalGaussian(mean, SHARP + log_var)
 
     def weights(self, y: Float[Tensor, "*b T S"]) -> Float[Tensor, "*b T K"]:
         """w = A f(y)."""
         return self.f(y) @ self.A.mT
 
-    def codes(self, e: Float[Tensor, "*b T C"], read: Float[Tensor, "*b T C"]) -> Gaussian:
+    def codes(self, e: Float[Tensor, "*b T C"], read: Float[Tensor, "*b T C"]) -> DiagonalGaussian:
         """q(z | x, y, X): what it would be if e(x) were z and noise, as wᵀR is, and a learned correction."""
         correction, log_ratio = self.code_head(torch.cat([e, read], dim=-1)).chunk(2, dim=-1)
-        return Gaussian(0.5 * (e + read) + correction, self.memory.log_noise_var - math.log(2) + log_ratio)
+        return DiagonalGaussian(0.5 * (e + read) + correction, self.memory.log_noise_var - math.log(2) + log_ratio)
 
     def _blank(self, batch: int) -> MemoryState:
         return self.memory.prior((batch,))

@@ -15,30 +15,22 @@ from torch.nn.functional import softplus
 
 from ...likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from ...recall.trajectory import Snapshot
-from ...support import checks
 from ...support.pixels import LEVEL, lower
 from ..base import BaseConfig, Hints, Model, Terms
+
+# The probability that a bit differs from the stored one, about one in an image of 28×28. Pixels of grey and colour
+# images have a standard deviation of one grey level, as for other models.
+FLIPS = 1e-3
 
 
 @dataclass(frozen=True)
 class NearestConfig(BaseConfig):
-    """How sure the model is of the images that it keeps."""
+    """Only what every model knows of its images."""
 
     kind: ClassVar[str] = "nearest"
 
-    flips: float = 1e-3
-    """Binary images: the probability that a pixel differs from the stored one; about one in an image of 28×28."""
-    min_scale: float = LEVEL
-    """Grey and colour images: the standard deviation around a stored pixel; one grey level, as for other models."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        checks.fields(self, min_scale=1e-6)  # any standard deviation that float32 can divide by
-        if not 1e-6 <= self.flips < 0.5:  # float32 tells 1 − flips from 1
-            raise ValueError(f"flips: expected a probability from 1e-06 to less than 0.5, got {self.flips}")
-
-
-class Stored(NamedTuple):
+class NearestState(NamedTuple):
     """All images that were written."""
 
     images: Float[Tensor, "*#b N c h w"]
@@ -55,38 +47,37 @@ class Nearest(Model):
     TITLE = "Nearest stored image"
     METHODS = ("nearest",)
     UNTRAINED = True
-    Config, State = NearestConfig, Stored
+    Config, State = NearestConfig, NearestState
 
     config: NearestConfig
     noise: Float[Tensor, ""]
 
     def __init__(self, config: NearestConfig | None = None) -> None:
         super().__init__(config)
-        c = self.config
-        self.register_buffer("noise", torch.tensor(float(c.flips if c.binary else c.min_scale)))
+        self.register_buffer("noise", torch.tensor(FLIPS if self.config.binary else LEVEL))
 
     def _code(self, x: Float[Tensor, "B T c h w"]) -> Float[Tensor, "B T c h w"]:
         """Images, as bits or bytes hold them."""
         return rounded(x, self.config.binary)
 
-    def _blank(self, batch: int) -> Stored:
-        return Stored(self.noise.new_empty(batch, 0, *self.config.image))
+    def _blank(self, batch: int) -> NearestState:
+        return NearestState(self.noise.new_empty(batch, 0, *self.config.image))
 
-    def _write(self, e: Tensor, state: Stored) -> Stored:
+    def _write(self, e: Tensor, state: NearestState) -> NearestState:
         """Append images."""
-        return Stored(torch.cat([state.images, e], 1))
+        return NearestState(torch.cat([state.images, e], 1))
 
-    def _terms(self, state: Stored, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
+    def _terms(self, state: NearestState, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
         """ln p(x_t | memory) of every image."""
         return Terms(mixture(around(state.images, self.noise, self.config.binary), x))
 
-    def _path(self, state: Stored, x: Tensor, method: str, hints: Hints) -> Iterator[Snapshot]:
+    def _path(self, state: NearestState, x: Tensor, method: str, hints: Hints) -> Iterator[Snapshot]:
         """The stored image argmin_t Σ_i m_i (x_i − x_ti)², the same at every step."""
         stored = filled(state.images.flatten(-3))
         nearest = squares(x.flatten(-3), stored, trusted(hints.mask, x)).argmin(-1)
         yield Snapshot(take(stored, nearest).unflatten(-1, self.config.image))
 
-    def _drawn(self, state: Stored, n: int, method: str, hints: Hints) -> Iterator[Snapshot]:
+    def _drawn(self, state: NearestState, n: int, method: str, hints: Hints) -> Iterator[Snapshot]:
         """Stored images at random, with replacement, the same at every step."""
         drawn = draw(filled(state.images.flatten(-3)), n, hints.generator)
         yield Snapshot(drawn.unflatten(-1, self.config.image))

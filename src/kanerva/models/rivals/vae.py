@@ -17,7 +17,7 @@ from torch import Tensor
 from ...support.checks import Count, Random
 from ...support.door import public
 from ..base import CodecModel, CodecModelConfig, Episode, Images, Seen, Terms
-from .gaussian import Gaussian, normal
+from .gaussian import DiagonalGaussian, normal
 
 # Draws of the importance-weighted bound that is reported: the largest k of Burda et al.'s tables.
 DRAWS = 50
@@ -49,9 +49,9 @@ class VAE(CodecModel):
     def _encoded(self) -> int:
         return 2 * self.config.code
 
-    def _code(self, x: Float[Tensor, "*b c h w"]) -> Gaussian:
+    def _code(self, x: Float[Tensor, "*b c h w"]) -> DiagonalGaussian:
         """q(z | x)."""
-        return Gaussian(*self.encoding(x).chunk(2, dim=-1))
+        return DiagonalGaussian(*self.encoding(x).chunk(2, dim=-1))
 
     @public
     def encode(self, x: Images) -> Float[Tensor, "*b C"]:
@@ -61,11 +61,11 @@ class VAE(CodecModel):
     def _blank(self, batch: int) -> Nothing:
         return Nothing(self.like.new_empty(batch, 0))
 
-    def _write(self, e: Gaussian, state: Nothing) -> Nothing:
+    def _write(self, e: DiagonalGaussian, state: Nothing) -> Nothing:
         """Keep nothing."""
         return state
 
-    def _terms(self, state: Nothing, x: Tensor, e: Gaussian, generator: torch.Generator | None) -> Terms:
+    def _terms(self, state: Nothing, x: Tensor, e: DiagonalGaussian, generator: torch.Generator | None) -> Terms:
         """E_q ln p(x | z) − KL(q(z | x) ‖ p(z)), with one draw z = mean + √var ε."""
         return Terms(self.log_p(self.decoding(e.draw(generator)), x), kl_weights=e.kl())
 
@@ -89,7 +89,7 @@ class VAE(CodecModel):
         """The negative of the importance-weighted bound, nats per image."""
         return {f"importance-weighted, k = {DRAWS}": -self.importance(x, DRAWS, generator).mean(-1)}
 
-    def _look(self, state: Nothing, e: Gaussian) -> Seen:
+    def _look(self, state: Nothing, e: DiagonalGaussian) -> Seen:
         """Without a memory, what is read for a code is the code."""
         return Seen(e.mean)
 

@@ -5,16 +5,19 @@ import secrets
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
+from starlette.exceptions import HTTPException
 from torch import Tensor
 
-from ..lab.plane import Plane
-from ..memory import MemoryState
-from ..models import DKM
-from ..recall.frame import Contents
+from ...data import ClassImages
+from ...lab.plane import Plane
+from ...memory import MemoryState
+from ...models import DKM
+from ...recall.retriever import StoredImages
 
 # Sessions that are kept, the bytes of their images, and the seconds that one may be idle.
 MOST, BYTES, IDLE = 200, 256 * 2**20, 3600.0
@@ -22,8 +25,15 @@ MOST, BYTES, IDLE = 200, 256 * 2**20, 3600.0
 LENGTH = 64
 
 
-class Gone(Exception):
-    """A session that is no longer kept, or never was."""
+@dataclass(frozen=True)
+class Playable:
+    """A model to play with, and the unseen images at hand that fit it."""
+
+    name: str
+    place: str
+    """Where it was loaded from."""
+    model: DKM
+    sets: dict[str, ClassImages]
 
 
 @dataclass
@@ -32,7 +42,7 @@ class Inside:
 
     images: dict[bytes, Float[Tensor, "c h w"]] = field(default_factory=dict)
     """What searches have found so far, by their pixels."""
-    contents: Contents | None = None
+    contents: StoredImages | None = None
     """All that a search to its end has found."""
     search: threading.Event | None = None
     """Stops the search that goes on in the background."""
@@ -55,58 +65,52 @@ class Inside:
         return torch.stack(some) if some else None
 
 
-@dataclass
 class Session:
     """One visitor's memory, what was written in it, and what has been found out about it."""
 
-    id: str
-    name: str
-    """Of the model."""
-    model: DKM
     state: MemoryState
     x: Float[Tensor, "T c h w"]
-    labels: list[str] = field(default_factory=list)
-    inside: Inside = field(default_factory=Inside)
-    plane: Plane | None = None
+    plane: Plane | None
     """The plane of the last map."""
-    used: float = field(default_factory=time.monotonic)
-    jobs: int = 0
-    """Jobs that run or wait."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __init__(self, playable: Playable) -> None:
+        self.id = secrets.token_urlsafe(18)  # which nobody can guess
+        self.used, self.lock, self.inside = time.monotonic(), asyncio.Lock(), Inside()
+        self.jobs = 0
+        """Jobs that run or wait."""
+        self.begin(playable)
+
+    def begin(self, playable: Playable) -> None:
+        """Start with the blank memory of a model."""
+        self.playable, self.model = playable, playable.model
+        with torch.no_grad():
+            self.became(self.model.blank(), self.model.like.new_zeros(0, *self.model.config.image))
+
+    def became(self, state: MemoryState, x: Float[Tensor, "T c h w"]) -> None:
+        """Take a changed memory, and drop what was found out about the one before it."""
+        self.inside.stop()
+        self.state, self.x, self.inside, self.plane = state, x, Inside(), None
 
     @property
-    def nbytes(self) -> int:
-        return self.x.numel() * self.x.element_size()
+    def binary(self) -> bool:
+        return self.model.config.binary
 
     @property
     def distinct(self) -> int:
         """How many different images were written."""
         return len({x.numpy().tobytes() for x in self.x})
 
-    def begin(self, name: str, model: DKM) -> None:
-        """Start with a blank memory of a model."""
-        with torch.no_grad():
-            self.name, self.model, self.state = name, model, model.blank()
-        self.x, self.labels = model.like.new_zeros(0, *model.config.image), []
-        self.changed()
-
-    def changed(self) -> None:
-        """Drop what was found out about the memory before it changed."""
-        self.inside.stop()
-        self.inside, self.plane = Inside(), None
-
 
 class Sessions:
     """All sessions, the last used at the end; beyond the limits, the longest idle are dropped, never a busy one."""
 
-    def __init__(self) -> None:
+    def __init__(self, playable: Sequence[Playable]) -> None:
+        self.models = {one.name: one for one in playable}
         self.kept: OrderedDict[str, Session] = OrderedDict()
 
-    def new(self, name: str, model: DKM) -> Session:
-        """A session with a blank memory and an id that nobody can guess."""
-        blank = model.like.new_zeros(0, *model.config.image)
-        with torch.no_grad():
-            session = Session(secrets.token_urlsafe(18), name, model, model.blank(), blank)
+    def new(self) -> Session:
+        """A session with a blank memory of the first model."""
+        session = Session(next(iter(self.models.values())))
         self.kept[session.id] = session
         self.trim()
         return session
@@ -115,16 +119,17 @@ class Sessions:
         """The session of an id, used now."""
         session = self.kept.get(id or "")
         if session is None:
-            raise Gone("this page's memory is no longer kept; a new, blank one takes its place")
+            raise HTTPException(410, "this page's memory is no longer kept; a new, blank one takes its place")
         session.used = time.monotonic()
         self.kept.move_to_end(session.id)
+        self.trim()
         return session
 
     def trim(self) -> None:
         """Keep to the limits."""
         now = time.monotonic()
         for session in [one for one in self.kept.values() if not one.jobs][:-1]:
-            full = len(self.kept) > MOST or sum(one.nbytes for one in self.kept.values()) > BYTES
+            full = len(self.kept) > MOST or sum(one.x.nbytes for one in self.kept.values()) > BYTES
             if full or now - session.used > IDLE:
                 del self.kept[session.id]
-                session.begin(session.name, session.model)  # a blank one, in which nobody looks for anything
+                session.begin(session.playable)  # a blank one, in which nobody looks for anything

@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from starlette.exceptions import HTTPException
 from torch import Tensor
 
-from ..memory import MemoryState
-from ..models import DKM
-from ..recall import frame
-from ..recall.watch import watching
-from ..support.say import say
+from ...memory import MemoryState
+from ...models import DKM
+from ...recall import frame
+from ...recall.watch import watching
+from ...support.say import say
 from .pictures import pack
 from .session import Inside, Session, Sessions
 
@@ -34,9 +35,7 @@ BARREN, NAP = 10.0, 0.02
 # Least seconds between two reports of what a search looks at.
 EVERY = 0.06
 
-
-class Busy(Exception):
-    """The line is full."""
+Body = dict[str, Any]
 
 
 class Stopped(Exception):
@@ -77,7 +76,7 @@ class Job:
             self.send({"event": "looking", **self.tags, "image": pack(first, self.binary)})
 
 
-Work = Callable[[Session, dict[str, Any], Job], dict[str, Any]]
+Work = Callable[[Session, Body, Job], dict[str, Any]]
 
 
 class Line:
@@ -98,14 +97,14 @@ class Line:
         for job in self.now:
             job.stop.set()
 
-    def ask(self, work: Work, session: Session, body: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    def ask(self, work: Work, session: Session, body: Body) -> AsyncIterator[dict[str, Any]]:
         """What a job reports, as it reports it, up to "done" or "error"; an error where the line is full."""
         if self.jobs >= WAITING:
-            raise Busy("too many visitors are waiting; try again in a moment")
+            raise HTTPException(503, "too many visitors are waiting; try again in a moment")
         if session.jobs >= OWN:
-            raise Busy("what you asked for before is still being worked on; wait for it")
-        loop, events = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
-        job = Job(lambda event: post(loop, events, event), session.model.config.binary)
+            raise HTTPException(503, "what you asked for before is still being worked on; wait for it")
+        loop, events = asyncio.get_running_loop(), asyncio.Queue[Body | None]()
+        job = Job(lambda event: post(loop, events, event), session.binary)
         if self.jobs >= self.threads:
             job.send({"event": "waiting", "ahead": self.jobs})
         self.now.add(job)
@@ -115,7 +114,7 @@ class Line:
         task.add_done_callback(self.tasks.discard)
         return stream(job, events)
 
-    async def run(self, work: Work, session: Session, body: dict[str, Any], job: Job) -> None:
+    async def run(self, work: Work, session: Session, body: Body, job: Job) -> None:
         """Wait for the visitor's other jobs and for a thread, then work."""
         try:
             async with session.lock:
@@ -215,14 +214,15 @@ def post(loop: asyncio.AbstractEventLoop, queue: "asyncio.Queue[Any]", event: An
         loop.call_soon_threadsafe(queue.put_nowait, event)
 
 
-def attempt(work: Work, session: Session, body: dict[str, Any], job: Job) -> None:
+def attempt(work: Work, session: Session, body: Body, job: Job) -> None:
     """Work, in a thread of its own; its result or its error is the last event."""
     torch.set_num_threads(1)
-    job.until = time.monotonic() + SECONDS  # waiting does not count
+    start = time.monotonic()
+    job.until = start + SECONDS  # waiting does not count
     try:
         with torch.no_grad(), watching(job.watch):
             result = work(session, body, job)
-        job.send({"event": "done", **result})
+        job.send({"event": "done", "ms": 1000 * (time.monotonic() - start), **result})
     except Stopped:
         return
     except (ValueError, TypeError) as error:

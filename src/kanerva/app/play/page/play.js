@@ -303,7 +303,7 @@ function chart(svg, values, at, label = "energy (nats)") {
 // ---- what the memory holds
 
 function shown(answer) {
-  Object.assign(app, { stored: answer.stored, labels: answer.labels, known: answer.known });
+  Object.assign(app, { stored: answer.stored, known: answer.known });
   const n = app.stored.length, rows = answer.rows;
   $("load-text").textContent = n ? `${n} written, ${rows} rows` : "The memory is blank";
   $("load-bar").style.width = `${Math.min(100, (100 * n) / rows)}%`;
@@ -621,7 +621,7 @@ function inside() {
         }
         progress();
       });
-      box.replaceChildren(...end.images.map((image, i) => thumb(image, { caption: end.times[i] > 1 ? `×${end.times[i]}` : end.stored[i] && end.stored[i].apart < 0.01 ? "exact" : "near" })));
+      box.replaceChildren(...end.images.map((image, i) => thumb(image, { caption: end.times[i] > 1 ? `×${end.times[i]}` : end.exact[i] ? "exact" : "near" })));
       app.known = end.images.length > 0;
       $("contents-said").textContent = `${end.images.length} of ${end.distinct} different pictures found in ${(end.ms / 1000).toFixed(1)} s, without a cue.${app.known ? " Recall by descent uses them from now on." : app.model.binary ? "" : " In colour, blends of stored pictures may pass for pictures too; then nothing tells which were stored."}`;
     } finally {

@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..data import own
-from ..models import DKM
-from ..support.pixels import from_bytes, of_picture, to_bytes
+from ...data import own
+from ...models import DKM
+from ...support.pixels import from_bytes, of_picture, to_bytes
 
 # Of a file that is uploaded, before it is decoded.
 UPLOAD = 2 * 2**20
