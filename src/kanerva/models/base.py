@@ -30,6 +30,7 @@ from ..support.checks import Count, Random, Sizes
 from ..support.configs import to_dict
 from ..support.door import public
 from ..support.pixels import LEVEL, dequantise
+from ..support.say import nearest
 
 
 @dataclasses.dataclass(frozen=True)
