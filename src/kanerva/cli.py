@@ -7,8 +7,7 @@ import traceback
 from typing import NoReturn
 
 from . import __version__, lab
-from .support.say import end_output, prepare, printable, say
-from .support.spelling import nearest
+from .support.say import end_output, nearest, prepare, printable, say
 
 COMMANDS = {
     "train": "Train a model.",

@@ -24,7 +24,7 @@ from ..lab.runner import flags as flags_of
 from ..models import DKM, MODELS, Model, load
 from ..models.checkpoint import LAST, locate, read, save_state, taken
 from ..nn import Writing
-from ..support import checks, plain
+from ..support import checks, strict_json
 from ..support.files import atomic_write, cache_dir, check_writable
 from ..support.pixels import INK
 from ..support.say import printable, say, show
@@ -95,7 +95,7 @@ def evaluate(
         "torch": torch.__version__,
     }
     if json:
-        print(plain.dumps({**dataclasses.asdict(score), **about}, indent=1))
+        print(strict_json.dumps({**dataclasses.asdict(score), **about}, indent=1))
     else:
         show(table(score, about))
 
@@ -105,7 +105,7 @@ def experiment(*arguments: str) -> None:
     command = f"kanerva experiment {arguments[0]}"
     work = tyro.cli(flags_of(lab.find(arguments[0]), command), prog=command, args=arguments[1:])
     path, drawn = work.main()
-    results = plain.loads(path.read_bytes())
+    results = strict_json.loads(path.read_bytes())
     for model in results["models"]:
         show(f"{printable(model['name'])}\n{work.EXPERIMENT.table(model['result']).lines()}\n")
     show("\n".join(printable(str(file)) for file in (path, *drawn)))
@@ -219,7 +219,7 @@ def recall(
     if answers.certified[0] is not None:
         about["certified"] = "the answer is a stored picture, to the last pixel (in the sheet: a green frame)"
     if json:
-        print(plain.dumps({**about, "pictures": found}, indent=1))
+        print(strict_json.dumps({**about, "pictures": found}, indent=1))
     else:
         pixels = asked.x[0].numel() if shades else None
         print(f"{pictures.table(found, pixels).lines()}\n\n{lines(about)}")
@@ -260,7 +260,7 @@ def inspect(
         about["sheet"] = str(path)
     found = about["images"].items()
     images = {number: f"{often(one['written'])}, cost {one['cost']} nats" for number, one in found}
-    print(plain.dumps(about, indent=1) if json else lines({**about, "images": images or "none"}))
+    print(strict_json.dumps(about, indent=1) if json else lines({**about, "images": images or "none"}))
 
 
 def play(
@@ -294,7 +294,7 @@ def info(checkpoint: Annotated[Positional[Path | None], arg(metavar="[RUN]")] = 
         checkpoint: A checkpoint, the folder of a run, or a pretrained model (mazes, omniglot, omniglot-new).
     """
     about = system() if checkpoint is None else contents(checkpoint)
-    print(plain.dumps(about, indent=1) if json else lines(about))
+    print(strict_json.dumps(about, indent=1) if json else lines(about))
 
 
 def data(config: OmitArgPrefixes[DataConfig] = GLYPHS, preview: Path | None = None, json: Json = False) -> None:
@@ -322,7 +322,7 @@ def data(config: OmitArgPrefixes[DataConfig] = GLYPHS, preview: Path | None = No
     if preview is not None:
         sheets.preview(unseen, preview)
         about["preview"] = str(preview)
-    print(plain.dumps(about, indent=1) if json else lines(about))
+    print(strict_json.dumps(about, indent=1) if json else lines(about))
 
 
 COMMANDS = {one.__name__: one for one in (evaluate, plot, report, recall, inspect, play, info, data)}
