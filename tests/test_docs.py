@@ -133,24 +133,6 @@ def test_a_saved_state_is_loaded_by_another_process(tmp_path: Path) -> None:
         assert done.stdout == f"{type(state).__name__} {R0.tolist()}\n", done.stderr
 
 
-def test_the_memory_in_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    page = "docs/how/memory.md"
-    (example,) = (block.text for block in blocks(page) if "memory.prior" in block.text)
-    exec(example, {})
-    found = [float(x) for x in re.findall(r"tensor\((\S+)\)", capsys.readouterr().out)]
-    said = re.search(r"of (0\.\d\d) for the cues and (0\.\d\d) for what", PAGES[page].read_text("utf-8"))
-    assert said
-    # the printed digits; another version of torch may draw other patterns
-    assert found == pytest.approx([float(said[1]), float(said[2])], abs=0.03)
-    assert len([line for line in example.splitlines() if line.strip()]) == 10
-
-
-def test_every_function_of_the_memory_is_in_the_table() -> None:
-    functions = [name for name in memory.__all__ if name[0].islower()]
-    assert len(functions) > 15
-    assert [name for name in functions if f"`{name}(" not in PAGES["docs/how/memory.md"].read_text("utf-8")] == []
-
-
 # Commands
 
 
