@@ -448,23 +448,6 @@ def test_the_shipped_model_looks_into_memories_of_characters() -> None:
     judge(x[:6], x[6:], exact=False)
 
 
-# parts of the search
-
-
-def test_a_cue_is_explained_by_what_stands_out_and_differs_evenly() -> None:
-    """Not where ink alone is missing, as in an image of a part of it; nor where few others are known."""
-    x = (normal(8, 1, 20, 20) > 0.45).float()
-    trusted = torch.ones_like(x)
-
-    def explained(cue: Tensor, n: int = 8) -> list[bool]:
-        return frame.explained(cue[:n], x[:n], trusted[:n], frame.apart(cue[:n], x[:n], trusted[:n])).tolist()
-
-    assert explained(spoilt(x, 60)) == [True] * 8
-    assert explained(spoilt(x, 60), 5) == [False] * 5
-    assert explained(x * (normal(8, 1, 20, 20, seed=1) > -0.3)) == [False] * 8
-    assert explained((normal(8, 1, 20, 20, seed=2) > 0.45).float()) == [False] * 8
-
-
 # A to Z of a typewriter font in 28×28, packed
 LETTERS = (
     "c-p;IJ!{-R5Pd@7l;WaId4{v)pP()Z1TH^CkRq+hRQ7gh@&gPu<S(R5sZ^<gYj-"

@@ -111,21 +111,6 @@ def test_newton_is_least_squares_where_the_decoder_is_linear(monkeypatch: pytest
     torch.testing.assert_close(u, exactly, rtol=0.01, atol=1e-4)  # steps are damped by a hundredth
 
 
-def test_newton_takes_memories_and_cues_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many memories at once, and cues in parts: the same weights."""
-    m = model(CORRELATED, dtype=torch.float64)
-    x = images(CORRELATED, 3, 4, dtype=torch.float64)
-    state = m.write(x)
-    mask = damage.half(x, "top").mask
-    assert mask is not None
-    mask = mask.expand_as(x)
-    with kanerva.deep_checks(False):
-        whole = newton.infer(m.retriever(state), x, None, mask)
-        monkeypatch.setattr(newton, "ROOM", 1)
-        one = m.retriever(MemoryState(*(part[2:] for part in state)))
-        torch.testing.assert_close(newton.infer(one, x[2:], None, mask[2:])[0], whole[2])
-
-
 def test_newton_finds_out_the_noise() -> None:
     y, level = normal(3, 3, 8, 8), torch.tensor([0.5, 0.5, 0.5], dtype=torch.float64)
     sure = Gaussian(torch.zeros_like(y), torch.tensor(0.01, dtype=torch.float64))

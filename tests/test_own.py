@@ -159,10 +159,6 @@ def test_what_is_wrong_is_said(
     ("arguments", "message"),
     [
         (
-            [],
-            "MODEL: expected a checkpoint, the folder of a run, or a pretrained model (mazes, omniglot, omniglot-",
-        ),
-        (
             ["drawings"],
             "MODEL: expected a model before the pictures, got drawings; type kanerva recall omniglot drawings",
         ),

@@ -8,7 +8,6 @@ import collections
 import dataclasses
 import platform
 import re
-import shlex
 from collections.abc import Callable
 from inspect import cleandoc
 from pathlib import Path
@@ -19,7 +18,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from .. import __version__, lab
-from ..data.own import is_image, is_sheet, write_sheet
+from ..data.own import is_sheet, write_sheet
 from ..lab.runner import find
 from ..lab.runner import flags as flags_of
 from ..models import DKM, MODELS, Model, load
@@ -180,7 +179,7 @@ def recall(
     """
     checks.count("steps", steps)
     checks.seed(seed)
-    if missing := left_out(model, images):
+    if missing := pictures.left_out(model, images):
         raise ValueError(missing)
     used = load(model).to(choose(device))
     way, shades = used.method(method), used.config.binary
@@ -349,28 +348,6 @@ def flowing(command: Callable[..., None]) -> Callable[..., None]:
 # What is printed
 
 
-def left_out(model: str, images: tuple[str, ...]) -> str | None:
-    """What is missing, and what to type, where somebody left out a part of `kanerva recall MODEL IMAGES`."""
-    place, pictures = Path(model), shlex.join(images) or "FOLDER"
-    if locate(model).is_file() and not is_image(place):
-        usual = f"type kanerva recall {shlex.quote(model)} FOLDER, with a folder of pictures"
-        return None if images else f"IMAGES: expected pictures after the model {model}, got none; {usual}"
-    if model in PRESETS:
-        run = f"runs/{model}"
-        own = f" --dataset {pictures if len(images) == 1 else 'FOLDER'} --size 32" if model == "colour" else ""
-        first = "" if locate(run).is_file() else f"kanerva train {model}{own}, then "
-        return (
-            f"MODEL: expected a trained model, got {model}, which is a preset of kanerva train; type {first}"
-            f"kanerva recall {run} {pictures}"
-        )
-    if not images or is_image(place) or (place.is_dir() and any(map(is_image, place.iterdir()))):
-        return (
-            f"MODEL: expected a model before the pictures, got {model}; type kanerva recall omniglot "
-            f"{shlex.join([model, *images])}, or in place of omniglot the folder of a run"
-        )
-    return None
-
-
 TOLD = {"iterations": "iterations", "block": "block", "write_noise": "noise"}
 """In what a DKM can be told to write otherwise than it was trained: the flag, and its name in `Writing`."""
 
@@ -404,9 +381,9 @@ def table(score: Score, about: dict[str, Any]) -> str:
         for name, value in others.items()
         if value is not None
     )
-    drawn, different = f"{score.images:,} test images", score.different or 0
+    drawn, different = f"{score.images:,} {score.split} images", score.different or 0
     if different < score.images:
-        drawn = f"{score.images:,} draws from {different:,} different test images"
+        drawn = f"{score.images:,} draws from {different:,} different {score.split} images"
     warning = "" if different >= FEW else f"\n  only {different} different images: too few to say much about others"
     return (
         f"{nats}\n{extra}"
