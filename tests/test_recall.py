@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import kanerva
-from kanerva import DKMConfig, MemoryState, memory
+from cases import generator
+from kanerva import DKMConfig, memory
 from kanerva.data import damage
 from kanerva.recall import methods
-from recalling import BITS, COLOUR, CONFIGS, FULL, generator, images, model
+from recalling import BITS, COLOUR, CONFIGS, FULL, images, model
 
 # what descent is told to go by the cue alone
 ALONE: dict[str, dict[str, Any]] = {"descent": {"inside": False}, "least-squares": {}, "stochastic": {}}
@@ -65,15 +66,6 @@ def test_descent_goes_on_where_gradients_are_off(tmp_path: Path) -> None:
     torch.testing.assert_close(inside, usual)
     torch.testing.assert_close(again, usual)
     torch.testing.assert_close(m.recall(state, x, 3, "descent", inside=False, mask=made), usual)
-
-
-@pytest.mark.parametrize("config", [BITS, COLOUR], ids=["bits", "colour"])
-def test_descent_is_float32_under_autocast(config: DKMConfig) -> None:
-    m, x = model(config), images(config, 2, 6)
-    state = m.write(x)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = m.recall(state, x, 2, "descent", inside=False)
-    torch.testing.assert_close(found, m.recall(state, x, 2, "descent", inside=False))
 
 
 @pytest.mark.parametrize("config", [BITS, COLOUR], ids=["bits", "colour"])
@@ -152,19 +144,6 @@ def test_a_path_that_has_arrived_is_not_walked_on(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", methods.METHODS)
-def test_no_cue_and_any_batch(method: str) -> None:
-    m, x = model(dtype=torch.float64), images(BITS, 2, 3, 6, dtype=torch.float64)
-    state = m.write(x)
-    assert m.recall(state, x[:, :, :0], 2, method, **ALONE[method]).x.shape == (2, 2, 3, 0, 1, 8, 9)
-    path = m.recall(state, x, 2, method, **ALONE[method])
-    assert path.w.shape == (2, 2, 3, 6, 5)
-    alone = m.recall(MemoryState(state.R[1, 2], state.U[1, 2]), x[1, 2], 1, method, **ALONE[method])
-    if method != "stochastic":
-        torch.testing.assert_close(alone.x[0], path.x[0, 1, 2])
-    assert m.sample(state, 4, 3, method=method).x.shape == (3, 2, 3, 4, 1, 8, 9)
-
-
-@pytest.mark.parametrize("method", methods.METHODS)
 def test_every_method_takes_every_hint(method: str) -> None:
     """What it cannot use changes nothing; a name that is no hint is an error."""
     m, x = model(), images(BITS, 2, 6)
@@ -199,31 +178,9 @@ def test_what_a_method_cannot_use_is_refused(what: str) -> None:
         m.recall(m.write(x), x, **options)
 
 
-def test_descent_says_what_it_cannot_leave() -> None:
-    with torch.inference_mode():
-        m = model()
-    x = images(BITS, 2, 6)
-    with torch.no_grad():
-        state = m.write(x)
-        with pytest.raises(RuntimeError, match=r"model: expected one made outside of inference mode"):
-            m.recall(state, x, 1, "descent", inside=False)
-        assert m.recall(state, x, 1, "least-squares").x.shape == (1, 2, 6, 1, 8, 9)
-
-
 def test_an_empty_memory_recalls_what_the_prior_has() -> None:
     """Nothing written is a memory too; its answers are finite."""
     m, x = model(), images(BITS, 2, 6)
     for method in methods.METHODS:
         path = m.recall(m.blank((2,)), x, 3, method)
         assert all(bool(part.isfinite().all()) for part in path[:3])
-
-
-def test_a_memory_that_is_not_a_number_leaves_the_others_alone() -> None:
-    m, x = model(dtype=torch.float64), images(BITS, 2, 4, dtype=torch.float64)
-    state = m.write(x)
-    broken = MemoryState(state.R.clone(), state.U)
-    broken.R[0, 0, 0] = math.nan
-    with kanerva.deep_checks(False):
-        path = m.recall(broken, x, 3, "descent", inside=False)
-    assert bool(path.energy[:, 0].isnan().all())
-    torch.testing.assert_close(path.energy[:, 1], m.recall(state, x, 3, "descent", inside=False).energy[:, 1])
