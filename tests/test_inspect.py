@@ -13,18 +13,10 @@ from PIL import Image
 
 from kanerva import DKM, MemoryState
 from kanerva.cli import main
-from mirror import bits, mirror
+from mirror import bits
 from trials import COLOUR, SMALL, Toy
 
 pytestmark = pytest.mark.usefixtures("short_search")
-
-
-@pytest.fixture
-def look(monkeypatch: pytest.MonkeyPatch) -> DKM:
-    """The model of every name is `mirror`, whose codec no file can hold."""
-    m = mirror()
-    monkeypatch.setattr("kanerva.app.commands.load", lambda _: m)
-    return m
 
 
 def saved(state: MemoryState, path: Path) -> str:
@@ -103,9 +95,12 @@ def test_inspect_of_memories_with_nothing_to_show(
         ),
         ("nan", "state.R: expected finite values, got 1 NaN"),
         ("number", "number: expected 0 to 0, as"),
+        ("kind", "kanerva: checkpoint: expected a DKM, got here, of kind toy"),
     ],
 )
-def test_inspect_says_what_is_wrong(name: str, message: str, look: DKM, tmp_path: Path) -> None:
+def test_inspect_says_what_is_wrong(
+    name: str, message: str, look: DKM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, R, U = tmp_path / "state.safetensors", *look.blank().detach()
     if name == "text":
         path.write_text("no tensors")
@@ -117,8 +112,10 @@ def test_inspect_says_what_is_wrong(name: str, message: str, look: DKM, tmp_path
         R = R[:, :50] if name == "size" else R.clone()
         R[0, 0] = math.nan if name == "nan" else 0
         saved(MemoryState(R, U), path)
+    if name == "kind":
+        monkeypatch.setattr("kanerva.app.commands.load", lambda _: Toy())
     with pytest.raises(SystemExit) as end:
-        main(["inspect", str(path), "--device", "cpu", "--number", "3"])
+        main(["inspect", str(path), "--checkpoint", "here", "--number", "3"])
     assert message in str(end.value.code)
 
 
@@ -139,14 +136,6 @@ def test_a_sheet_that_cannot_be_written_is_refused_first(
         main(["inspect", path, "--device", "cpu", "--out", f"{tmp_path}/{out}"])
     assert message in str(end.value.code)
     assert Path(path).read_bytes() == before
-
-
-def test_inspect_needs_a_dkm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = saved(mirror().blank(), tmp_path / "state.safetensors")
-    monkeypatch.setattr("kanerva.app.commands.load", lambda _: Toy())
-    with pytest.raises(SystemExit) as end:
-        main(["inspect", path, "--checkpoint", "here"])
-    assert end.value.code == "kanerva: checkpoint: expected a DKM, got here, of kind toy"
 
 
 def test_inspect_says_why_it_finds_nothing_in_colour(

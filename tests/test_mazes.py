@@ -15,7 +15,6 @@ from PIL import Image
 
 from kanerva import cli
 from kanerva.data import ClassImages, load, mazes, raycast
-from kanerva.data.raycast import WALL
 
 real = pytest.mark.skipif(
     importlib.util.find_spec("labmaze") is None, reason="no labmaze here; pip install 'kanerva[mazes]' brings it"
@@ -123,26 +122,6 @@ def test_those_to_train_on_are_what_they_were() -> None:
     assert mazes.numbers("train", 4_000) == [*range(1_000), *range(1_250, 4_250)]
     assert mazes.numbers("test") == list(range(1_000, 1_250))
     assert not {*mazes.numbers("validation")} & {*mazes.numbers("test"), *mazes.numbers("train", 12_000)}
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_no_maze_comes_twice() -> None:
-    found = list(mazes.layouts(8))
-    assert len({entities for entities, _ in found}) == 8
-    assert list(mazes.layouts(3)) == found[:3]
-
-
-def test_a_plan_becomes_numbers() -> None:
-    grid = mazes.grid(ENTITIES, ROOMS)
-    assert grid.tolist() == [
-        [-1, -1, -1, -1, -1, -1, -1],
-        [-1, 1, 1, 1, -1, -1, -1],
-        [-1, 1, 1, 1, 0, 0, -1],
-        [-1, 1, 1, 1, -1, 0, -1],
-        [-1, -1, -1, 0, 0, 0, -1],
-        [-1, -1, -1, -1, -1, -1, -1],
-    ]
-    assert mazes.grid("***\n***", "Z..\n.B.").tolist() == [[WALL] * 3] * 2
 
 
 def test_poses_are_everywhere_but_near_walls() -> None:

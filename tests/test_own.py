@@ -13,19 +13,10 @@ from PIL import Image
 from kanerva import DKM, Recall
 from kanerva.cli import main
 from kanerva.models import checkpoint
-from mirror import bits, mirror
+from mirror import bits
 from trials import COLOUR, Toy, ToyConfig, model
 
 pytestmark = pytest.mark.usefixtures("short_search")
-
-
-@pytest.fixture
-def look(monkeypatch: pytest.MonkeyPatch) -> DKM:
-    """The model of every name is `mirror`, whose codec no file can hold."""
-    m = mirror()
-    m.backend = "reference"  # which need not be compiled
-    monkeypatch.setattr("kanerva.app.commands.load", lambda _: m)
-    return m
 
 
 def draw(folder: Path, x: torch.Tensor, ink: int = 0) -> list[str]:
@@ -115,7 +106,6 @@ def test_colour_and_a_model_that_certifies_nothing(
         ("here 0.png --out x --memory ./x", "--out: expected another file than --memory"),
         ("here 0.png --out 0.png", "--out: expected another file than those that are read"),
         ("here 0.png --memory here", "--memory: expected another file than those that are read"),
-        ("", "MODEL: expected a checkpoint, the folder of a run, or a pretrained model"),
         ("own", "MODEL: expected a model before the pictures, got own; type kanerva recall omniglot own"),
         ("omniglot", "IMAGES: expected pictures after the model omniglot, got none"),
         ("colour own", "type kanerva train colour --dataset own --size 32, then kanerva recall runs/colour own"),

@@ -194,13 +194,3 @@ def test_clear_is_far_from_every_wall_and_has_a_view() -> None:
             for s in (-0.5, -0.25, 0, 0.25, 0.5)
         )
         assert found == (away >= 0.25 and seen >= 0.8)
-
-
-@pytest.mark.usefixtures("no_shape_checks")
-def test_what_cannot_be_drawn_is_named() -> None:
-    with pytest.raises(ValueError, match=r"poses: expected open cells, got \[0.5, 0.5, 0.0\] \(x, y, angle\)"):
-        one(scene(hall()), 0.5, 0.5, 0.0)
-    with pytest.raises(ValueError, match="room: expected wall all around"):
-        one(scene(np.zeros((4, 4), np.int64)), 1.5, 1.5, 0.0)
-    with pytest.raises(ValueError, match=r"texture: .* power of two, got shape \(6, 6, 3\)"):
-        raycast.pyramid(plain(RED, 6))

@@ -124,25 +124,6 @@ def test_a_callback_sees_every_step(method: str) -> None:
     assert path.certified is None
 
 
-@pytest.mark.parametrize("method", ["least-squares", "descent"])
-def test_a_path_that_has_arrived_is_not_walked_on(method: str) -> None:
-    m, x = model(), images(BITS, 1, 6)
-    state, made = m.write(x), list[int]()
-    for i in range(6):  # least squares may also end in a cycle, and never arrive
-        made.clear()
-        path = m.recall(
-            state, x[:, i : i + 1], 200, method, callback=lambda number, _: made.append(number), **ALONE[method]
-        )
-        if len(made) < 200:
-            break
-    arrived = len(made) - 1
-    assert arrived < 199
-    assert len(path.x) == 200
-    assert torch.equal(path.x[arrived:], path.x[arrived].expand_as(path.x[arrived:]))
-    if method == "least-squares":  # and walking on would have changed nothing
-        assert torch.equal(m.recall(state, path.last, 1, method).last, path.last)
-
-
 @pytest.mark.parametrize("method", methods.METHODS)
 def test_every_method_takes_every_hint(method: str) -> None:
     """What it cannot use changes nothing; a name that is no hint is an error."""
