@@ -561,7 +561,7 @@ def test_few_test_images_and_a_score_that_rises(
     assert about["recall"] == f"least-squares, 1 steps, {taken}"
     page = Path(said(capsys, "report", str(run)).strip()).read_text()
     text = re.sub(r"\s+", " ", re.sub("<[^>]*>", "", page))
-    assert "The test score was best at step 2, 10.00 nats per image, and 90.00 at step 4." in text
+    assert "The validation score was best at step 2, 10.00 nats per image, and 90.00 at step 4." in text
     assert "This page is about that checkpoint." in text
     held = len(load(pictures, "validation", binary=0.5))
     assert f"draws from only {held} validation images of pictures" in text

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cases import normal
-from kanerva import DKM, CodecConfig, DKMConfig, MemoryState
+from kanerva import DKM, CodecConfig, DKMConfig
 from kanerva.lab import fixed_points
 from kanerva.lab.fixed_points import (
     Found,
@@ -20,7 +20,6 @@ from kanerva.lab.fixed_points import (
     smooth_step,
     summary,
 )
-from kanerva.recall.retriever import Retriever
 from trials import COLOUR, drawn, images, model, run, subject
 
 SMALL = DKMConfig(image=(1, 8, 8), rows=4, code=6, codec=CodecConfig((4, 8), style="silu"))
@@ -34,22 +33,6 @@ def path(*cues: str) -> Tensor:
 
 def double(config: DKMConfig) -> DKM:
     return model(config).double().requires_grad_(False)
-
-
-def linear(size: float) -> tuple[Retriever, Tensor, Tensor]:
-    """A grey model with a linear codec and a random memory; J, of that spectral radius, and c of its J w + c."""
-    m = double(dataclasses.replace(GREY, image=(1, 2, 3)))
-    state = MemoryState(0.3 * normal(4, 6, seed=2), torch.eye(4, dtype=torch.float64))
-    A = state.R @ state.R.mT + m.noise_var * torch.eye(4, dtype=torch.float64)
-    D, E, c = 0.02 * normal(6, 6), normal(6, 6, seed=1), 0.1 * normal(6, seed=4)
-    E = E * size / radius(torch.linalg.solve(A, state.R @ E @ D @ state.R.mT))
-    first, last = nn.Linear(6, 6).double(), nn.Linear(6, 6).double()
-    m.decoder, m.encoder = nn.Sequential(first, nn.Unflatten(1, (1, 2, 3))), nn.Sequential(nn.Flatten(), last)  # type: ignore[assignment]
-    for layer, weight, bias in ((first, D, 0 * c), (last, E, c)):
-        layer.weight.data, layer.bias.data = weight, bias
-    m.requires_grad_(False)
-    J = torch.linalg.solve(A, state.R @ E @ D @ state.R.mT)
-    return m.retriever(state), J, torch.linalg.solve(A, state.R @ c)
 
 
 def test_periods_of_paths() -> None:
@@ -107,20 +90,12 @@ def test_the_jacobian_is_that_of_finite_differences(config: DKMConfig) -> None:
         torch.testing.assert_close(jacobian(at, w), torch.stack(moved, -1), rtol=1e-5, atol=1e-8)
 
 
-def test_a_linear_model_has_the_jacobian_of_its_matrices() -> None:
-    at, J, c = linear(0.8)
-    w = normal(5, 4, seed=3)
-    torch.testing.assert_close(smooth_step(at, w), w @ J.mT + c)
-    torch.testing.assert_close(jacobian(at, w), J.expand(5, 4, 4))
-    assert float(radius(jacobian(at, w))[2]) == pytest.approx(0.8)
-
-
 @torch.no_grad()
 def test_radii_are_taken_at_the_image_at_the_end_of_recall_and_at_the_end_of_iteration() -> None:
     m, x = model(), images().images(torch.arange(8))
     state, exact = m.write(x[:4]), double(SMALL if m.config == SMALL else m.config)
-    found = settle(m, exact, state, x[:4], x[4:], 3)
     at = exact.retriever(state.to(torch.float64))
+    found = settle(m.retriever(state), at, x[:4], x[4:], 3)
     w = [at.find(cues.double()) for cues in (x[:4], x[4:], x[:4])]
     for _ in range(3):
         w[2] = smooth_step(at, w[2])

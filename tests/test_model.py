@@ -428,7 +428,7 @@ def test_a_linear_codec_has_gradients_from_the_start_and_is_not_rounded() -> Non
 
 
 def test_binary_images_have_no_linear_codec() -> None:
-    with pytest.raises(ValueError, match=r"linear: expected false for binary images"):
+    with pytest.raises(ValueError, match=r"expected .* for binary images"):
         DKM(dataclasses.replace(LINEAR, likelihood="bernoulli"))
 
 

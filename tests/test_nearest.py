@@ -13,7 +13,7 @@ from cases import normal
 from kanerva import data
 from kanerva.cli import main
 from kanerva.models.rivals.nearest import Nearest, NearestConfig, rounded
-from kanerva.support.pixels import LEVEL, dequantise
+from kanerva.support.pixels import LEVEL
 from small import patterns
 
 BITS = NearestConfig(image=(1, 5, 6))
@@ -69,18 +69,6 @@ def test_colours_are_scored_to_their_digits() -> None:
     x = images(config, 32)
     exact, ours = Nearest(config).double()(x).log_lik, Nearest(config)(x.float()).log_lik
     torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=0)  # sums of 3,072 terms
-
-
-def test_bits_and_bytes_lose_nothing() -> None:
-    levels = torch.arange(256).reshape(1, 1, 16, 16) / 128 - 1
-    assert torch.equal(rounded(levels, False), levels)
-    middle = dequantise(levels, torch.Generator().manual_seed(0))
-    assert torch.equal(rounded(middle, False), levels)
-    assert torch.equal(
-        rounded(torch.tensor([-1.5, 1.5]).reshape(2, 1, 1, 1), False).flatten(), levels.flatten()[[0, -1]]
-    )
-    bits = torch.tensor([0.0, 0.4, 0.6, 1.0]).reshape(4, 1, 1, 1)
-    assert rounded(bits, True).flatten().tolist() == [0, 0, 1, 1]
 
 
 def test_samples_are_stored_images() -> None:

@@ -246,7 +246,7 @@ def with_one(data: bytes) -> bytes:
 def test_omniglot_says_which_file_is_wrong(small: dict[str, bytes], tmp_path: Path, how: str) -> None:
     spoil, message = SPOILT[how]
     put(small | {SECOND: spoil(small)}, tmp_path / "given")
-    with pytest.raises(ValueError, match=rf"given/images_evaluation\.zip: {message}"):
+    with pytest.raises(ValueError, match=rf"given/images_evaluation\.zip: .*{message}"):
         load("omniglot", data_dir=tmp_path / "given")
 
 

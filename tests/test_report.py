@@ -243,28 +243,27 @@ def test_what_is_strange_does_no_harm_and_what_is_damaged_is_said(run: Path, con
     assert "Loss, nats per image" in svg(page.all("img")[0]["src"])  # of the lines that are whole
 
 
-def test_no_run_is_an_error_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for place, message in (
-        (
-            tmp_path / "nowhere",
-            "nowhere: no such run; expected a run's folder, a checkpoint, or a pretrained",
-        ),
-        (
-            tmp_path,
-            "expected a run's folder with config.json, metrics.jsonl, last.safetensors, got one with none of",
-        ),
-        ("omniglt", "did you mean 'omniglot'?"),
-    ):
-        with pytest.raises(SystemExit) as end:
-            main(["report", str(place)])
-        assert message in str(end.value.code)
-        assert "\n" not in str(end.value.code)
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "my.safetensors").write_bytes(b"no")
-    with pytest.raises(SystemExit, match="not a readable safetensors file"):
-        main(["report", str(tmp_path / "my.safetensors")])
-    with pytest.raises(SystemExit, match="no such folder; expected one with results"):
-        main(["report", "omniglot", "--experiments", str(tmp_path / "nowhere")])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere"], "nowhere: no such run; expected a run's folder, a checkpoint, or a pretrained"),
+        (["."], "expected a run's folder with config.json, metrics.jsonl, last.safetensors, got one with none"),
+        (["omniglt"], "did you mean 'omniglot'?"),
+        (["my.safetensors"], "not a readable safetensors file"),
+        (["omniglot", "--experiments", "nowhere"], "no such folder; expected one with results"),
+    ],
+    ids=str,
+)
+def test_no_run_is_an_error_of_one_line(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.safetensors").write_bytes(b"no")
+    with pytest.raises(SystemExit) as end:
+        main(["report", *arguments])
+    assert message in str(end.value.code)
+    assert "\n" not in str(end.value.code)
+    assert [path.name for path in tmp_path.iterdir()] == ["my.safetensors"]
 
 
 def test_a_checkpoint_and_a_shipped_model(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,16 +20,10 @@ pytestmark = pytest.mark.usefixtures("no_shape_checks")
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-OFFLINE = (
-    *(
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-        "--disable-component-update",
-    ),
-    *("--disable-sync", "--no-first-run", "--hide-scrollbars", "--virtual-time-budget=2000"),
-)
+OFFLINE = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"),
+    *("--disable-component-update", "--no-first-run", "--hide-scrollbars", "--virtual-time-budget=2000"),
+]
 
 # What the page looks like before and after its slider is moved and a figure is clicked. It goes into a copy of the
 # page without its policy, which would not let it run, and that into a frame: windows are not as narrow as a phone.

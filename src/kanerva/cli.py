@@ -7,8 +7,7 @@ import traceback
 from typing import NoReturn
 
 from . import __version__, lab
-from .support.say import end_output, prepare, printable, say
-from .support.spelling import nearest
+from .support.say import end_output, nearest, prepare, printable, say
 
 COMMANDS = {
     "train": "Train a model.",
@@ -23,13 +22,7 @@ COMMANDS = {
     "data": "Load a data set and describe it; omniglot is fetched if it is not at hand.",
 }
 # What to make smaller where memory runs out.
-SMALLER = {
-    "train": "--batch, --lengths or --filters",
-    "evaluate": "--length",
-    "experiment": "--length, --lengths or --episodes",
-    "recall": "the number of pictures",
-    "data": "--size",
-}
+SMALLER = {"train": "--batch, --lengths or --filters", "evaluate": "--length", "data": "--size"}
 # The packages of the extra app, which brings what the commands need.
 APP = ("jinja2", "matplotlib", "starlette", "tyro", "uvicorn")
 
@@ -41,14 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         answer(command, rest)
         sys.stdout.flush()  # what cannot be printed is noticed here and not when Python ends
-    except KeyboardInterrupt:
+    except (Exception, KeyboardInterrupt) as error:
         end_output()
-        say("kanerva: interrupted")
-        sys.exit(130)
-    except BrokenPipeError:
-        end_output()
-        sys.exit(0 if command == "train" else 1)  # a trained model is saved, whoever reads its score
-    except Exception as error:
         fail(command, error)
 
 
@@ -80,9 +67,13 @@ def check(what: str, name: str, names: dict[str, str]) -> None:
         raise ValueError(f"{what}: expected one of {', '.join(names)}, got {name!r}{nearest(name, names)}")
 
 
-def fail(command: str, error: Exception) -> NoReturn:
+def fail(command: str, error: BaseException) -> NoReturn:
     """End with one line; KANERVA_TRACEBACK=1 shows where an error comes from."""
-    end_output()
+    if isinstance(error, KeyboardInterrupt):
+        say("kanerva: interrupted")
+        sys.exit(130)
+    if isinstance(error, BrokenPipeError):
+        sys.exit(0 if command == "train" else 1)  # a trained model is saved, whoever reads its score
     if os.environ.get("KANERVA_TRACEBACK"):
         say("".join(traceback.format_exception(error)))
     text, kind = re.sub(r"^\[Errno \d+\] ", "", str(error)), type(error).__name__
@@ -91,7 +82,7 @@ def fail(command: str, error: Exception) -> NoReturn:
     if isinstance(error, ModuleNotFoundError) and (package := (error.name or "").split(".")[0]) in APP:
         text = f"this command needs {package}: pip install 'kanerva[app]'"
     elif isinstance(error, MemoryError) or kind == "OutOfMemoryError" or (isinstance(error, RuntimeError) and full):
-        text = f"out of memory ({line or kind}); make smaller: {SMALLER.get(command, 'what it reads')}"
+        text = f"out of memory ({line or kind}); make smaller: {SMALLER.get(command, 'the number of images')}"
     elif isinstance(error, RuntimeError) and line:
         text = line
     elif not isinstance(error, ValueError | TypeError | OSError | ModuleNotFoundError):

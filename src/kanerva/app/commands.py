@@ -8,7 +8,6 @@ import collections
 import dataclasses
 import platform
 import re
-import shlex
 from collections.abc import Callable
 from inspect import cleandoc
 from pathlib import Path
@@ -19,13 +18,13 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from .. import __version__, lab
-from ..data.own import is_image, is_sheet, write_sheet
+from ..data.own import is_sheet, write_sheet
 from ..lab.runner import find
 from ..lab.runner import flags as flags_of
 from ..models import DKM, MODELS, Model, load
 from ..models.checkpoint import LAST, locate, read, save_state, taken
 from ..nn import Writing
-from ..support import checks, plain
+from ..support import checks, strict_json
 from ..support.files import atomic_write, cache_dir, check_writable
 from ..support.pixels import INK
 from ..support.say import printable, say, show
@@ -96,7 +95,7 @@ def evaluate(
         "torch": torch.__version__,
     }
     if json:
-        print(plain.dumps({**dataclasses.asdict(score), **about}, indent=1))
+        print(strict_json.dumps({**dataclasses.asdict(score), **about}, indent=1))
     else:
         show(table(score, about))
 
@@ -106,7 +105,7 @@ def experiment(*arguments: str) -> None:
     command = f"kanerva experiment {arguments[0]}"
     work = tyro.cli(flags_of(lab.find(arguments[0]), command), prog=command, args=arguments[1:])
     path, drawn = work.main()
-    results = plain.loads(path.read_bytes())
+    results = strict_json.loads(path.read_bytes())
     for model in results["models"]:
         show(f"{printable(model['name'])}\n{work.EXPERIMENT.table(model['result']).lines()}\n")
     show("\n".join(printable(str(file)) for file in (path, *drawn)))
@@ -180,7 +179,7 @@ def recall(
     """
     checks.count("steps", steps)
     checks.seed(seed)
-    if missing := left_out(model, images):
+    if missing := pictures.left_out(model, images):
         raise ValueError(missing)
     used = load(model).to(choose(device))
     way, shades = used.method(method), used.config.binary
@@ -220,7 +219,7 @@ def recall(
     if answers.certified[0] is not None:
         about["certified"] = "the answer is a stored picture, to the last pixel (in the sheet: a green frame)"
     if json:
-        print(plain.dumps({**about, "pictures": found}, indent=1))
+        print(strict_json.dumps({**about, "pictures": found}, indent=1))
     else:
         pixels = asked.x[0].numel() if shades else None
         print(f"{pictures.table(found, pixels).lines()}\n\n{lines(about)}")
@@ -261,7 +260,7 @@ def inspect(
         about["sheet"] = str(path)
     found = about["images"].items()
     images = {number: f"{often(one['written'])}, cost {one['cost']} nats" for number, one in found}
-    print(plain.dumps(about, indent=1) if json else lines({**about, "images": images or "none"}))
+    print(strict_json.dumps(about, indent=1) if json else lines({**about, "images": images or "none"}))
 
 
 def play(
@@ -295,7 +294,7 @@ def info(checkpoint: Annotated[Positional[Path | None], arg(metavar="[RUN]")] = 
         checkpoint: A checkpoint, the folder of a run, or a pretrained model (mazes, omniglot, omniglot-new).
     """
     about = system() if checkpoint is None else contents(checkpoint)
-    print(plain.dumps(about, indent=1) if json else lines(about))
+    print(strict_json.dumps(about, indent=1) if json else lines(about))
 
 
 def data(config: OmitArgPrefixes[DataConfig] = GLYPHS, preview: Path | None = None, json: Json = False) -> None:
@@ -323,7 +322,7 @@ def data(config: OmitArgPrefixes[DataConfig] = GLYPHS, preview: Path | None = No
     if preview is not None:
         sheets.preview(unseen, preview)
         about["preview"] = str(preview)
-    print(plain.dumps(about, indent=1) if json else lines(about))
+    print(strict_json.dumps(about, indent=1) if json else lines(about))
 
 
 COMMANDS = {one.__name__: one for one in (evaluate, plot, report, recall, inspect, play, info, data)}
@@ -347,28 +346,6 @@ def flowing(command: Callable[..., None]) -> Callable[..., None]:
 
 
 # What is printed
-
-
-def left_out(model: str, images: tuple[str, ...]) -> str | None:
-    """What is missing, and what to type, where somebody left out a part of `kanerva recall MODEL IMAGES`."""
-    place, pictures = Path(model), shlex.join(images) or "FOLDER"
-    if locate(model).is_file() and not is_image(place):
-        usual = f"type kanerva recall {shlex.quote(model)} FOLDER, with a folder of pictures"
-        return None if images else f"IMAGES: expected pictures after the model {model}, got none; {usual}"
-    if model in PRESETS:
-        run = f"runs/{model}"
-        own = f" --dataset {pictures if len(images) == 1 else 'FOLDER'} --size 32" if model == "colour" else ""
-        first = "" if locate(run).is_file() else f"kanerva train {model}{own}, then "
-        return (
-            f"MODEL: expected a trained model, got {model}, which is a preset of kanerva train; type {first}"
-            f"kanerva recall {run} {pictures}"
-        )
-    if not images or is_image(place) or (place.is_dir() and any(map(is_image, place.iterdir()))):
-        return (
-            f"MODEL: expected a model before the pictures, got {model}; type kanerva recall omniglot "
-            f"{shlex.join([model, *images])}, or in place of omniglot the folder of a run"
-        )
-    return None
 
 
 TOLD = {"iterations": "iterations", "block": "block", "write_noise": "noise"}
@@ -404,9 +381,9 @@ def table(score: Score, about: dict[str, Any]) -> str:
         for name, value in others.items()
         if value is not None
     )
-    drawn, different = f"{score.images:,} test images", score.different or 0
+    drawn, different = f"{score.images:,} {score.split} images", score.different or 0
     if different < score.images:
-        drawn = f"{score.images:,} draws from {different:,} different test images"
+        drawn = f"{score.images:,} draws from {different:,} different {score.split} images"
     warning = "" if different >= FEW else f"\n  only {different} different images: too few to say much about others"
     return (
         f"{nats}\n{extra}"

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,11 +15,13 @@ from torch import Tensor
 
 from .. import data
 from ..data import Cue
-from ..data.own import Pictures, is_sheet, names, pictures
+from ..data.own import Pictures, is_image, is_sheet, names, pictures
 from ..lab.tables import Table, show
 from ..models import Model
+from ..models.checkpoint import locate
 from ..support.pixels import distances, of_picture
 from ..support.say import bar
+from ..training.presets import PRESETS
 
 # The kinds of damage with their usual levels: shares of pixels or of the area, and a standard deviation.
 LEVELS = {"flips": 0.15, "noise": 0.15, "block": 0.25, "half": None, "none": None}
@@ -47,6 +50,28 @@ class Answers(NamedTuple):
     x: Float[Tensor, "N c h w"]
     certified: list[bool | None]
     """Whether each is surely a stored picture, to the last pixel; None where a model does not say."""
+
+
+def left_out(model: str, images: tuple[str, ...]) -> str | None:
+    """What is missing, and what to type, where somebody left out a part of `kanerva recall MODEL IMAGES`."""
+    place, pictures = Path(model), shlex.join(images) or "FOLDER"
+    if locate(model).is_file() and not is_image(place):
+        usual = f"type kanerva recall {shlex.quote(model)} FOLDER, with a folder of pictures"
+        return None if images else f"IMAGES: expected pictures after the model {model}, got none; {usual}"
+    if model in PRESETS:
+        run = f"runs/{model}"
+        own = f" --dataset {pictures if len(images) == 1 else 'FOLDER'} --size 32" if model == "colour" else ""
+        first = "" if locate(run).is_file() else f"kanerva train {model}{own}, then "
+        return (
+            f"MODEL: expected a trained model, got {model}, which is a preset of kanerva train; type {first}"
+            f"kanerva recall {run} {pictures}"
+        )
+    if not images or is_image(place) or (place.is_dir() and any(map(is_image, place.iterdir()))):
+        return (
+            f"MODEL: expected a model before the pictures, got {model}; type kanerva recall omniglot "
+            f"{shlex.join([model, *images])}, or in place of omniglot the folder of a run"
+        )
+    return None
 
 
 def read(model: Model, images: Sequence[str], others: Sequence[str], threshold: float, ink: str) -> Asked:

@@ -10,8 +10,7 @@ import tyro
 from ..models import MODELS
 from ..models.base import CodecModelConfig
 from ..models.checkpoint import BEST, LAST, read
-from ..support.say import show
-from ..support.spelling import nearest
+from ..support.say import nearest, show
 from ..training import loop
 from ..training.config import RunConfig, with_model
 from ..training.evaluate import Score

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..support.spelling import nearest as nearest
+from ..support.say import nearest
 from . import glyphs, mazes, omniglot, own
 from .augment import augment, mirror
 from .damage import Cue, block, flips, half, noise, salt_and_pepper

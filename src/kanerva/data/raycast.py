@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, UInt8
 
-from ..support.jit import compiled
+from ..support.loops import compiled
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

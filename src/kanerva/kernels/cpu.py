@@ -18,12 +18,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..memory import MemoryState
-from ..support import jit, linalg
+from ..support import linalg, loops
 from . import gram
 from .gram import Scalar
 
 # Sums may be reordered and multiply-adds contracted, or no vector unit would be used; NaN and infinity are kept.
-compiled = functools.partial(jit.compiled, fast=("reassoc", "contract", "nsz", "arcp"))
+compiled = functools.partial(loops.compiled, fast=("reassoc", "contract", "nsz", "arcp"))
 
 
 @compiled

@@ -9,7 +9,6 @@ from jaxtyping import Bool, Float, Int64
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..memory import MemoryState
 from ..models import DKM
 from ..recall.retriever import Retriever
 from ..support.checks import deep_checks
@@ -51,9 +50,10 @@ def run(who: Subject, seed: int = 0, *, length: int = 32, episodes: int = 8, ste
         for x in distinct(who.unseen.to("cpu"), episodes, 2 * length, generator).to(model.device):
             stored, others = x.split(length)
             state = model.write(stored)
+            at, double = model.retriever(state), exact.retriever(state.to(torch.float64))
             for name, cues in (("stored", stored), ("others", others)):
                 path = model.recall(state, cues, steps, "least-squares").x
-                radii = settle(model, exact, state, cues, path[-1], steps)
+                radii = settle(at, double, cues, path[-1], steps)
                 found[name].append(follow(path, stored, name == "stored", radii))
                 advance(1)
     pixels = stored[0].numel()
@@ -109,21 +109,14 @@ def count_attractors(path: Float[Tensor, "S Q c h w"], period: Int64[Tensor, "Q"
 
 
 def settle(
-    model: DKM,
-    exact: DKM,
-    state: MemoryState,
-    cues: Float[Tensor, "Q c h w"],
-    ends: Float[Tensor, "Q c h w"],
-    steps: int,
+    at: Retriever, exact: Retriever, cues: Float[Tensor, "Q c h w"], ends: Float[Tensor, "Q c h w"], steps: int
 ) -> Float[Tensor, "3 Q"]:
     """Iterate the smooth map from the addresses of cues; the spectral radius at PLACES, in double precision."""
-    at = model.retriever(state)
     start = w = at.find(cues)
     with deep_checks(False):  # what a model reads may leave the range of pixels
         for _ in range(steps):
             w = smooth_step(at, w)
-        double = exact.retriever(state.to(torch.float64))
-        return torch.stack([radius(jacobian(double, v.double())) for v in (start, at.find(ends), w)])
+        return torch.stack([radius(jacobian(exact, v.double())) for v in (start, at.find(ends), w)])
 
 
 def smooth_step(at: Retriever, w: Float[Tensor, "Q K"]) -> Float[Tensor, "Q K"]:

@@ -24,7 +24,7 @@ from .. import __version__, models
 from ..data import ClassImages, changes
 from ..models import Model
 from ..models.checkpoint import Checkpoint, read, shipped, taken
-from ..support import checks, plain
+from ..support import checks, strict_json
 from ..support.configs import from_dict
 from ..support.files import atomic_write, check_writable, contents
 from ..support.say import say, show
@@ -322,7 +322,7 @@ def keep(path: Path, planned: dict[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        then, now = made_with(plain.loads(contents(path))), made_with(plain.finite(planned))
+        then, now = made_with(strict_json.loads(contents(path))), made_with(strict_json.finite(planned))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise FileExistsError(
             f"{path}: is no readable file of results; --overwrite replaces it, --out names another place"
@@ -348,4 +348,4 @@ def made_with(results: dict[str, Any]) -> dict[str, Any]:
 def save(path: Path, results: dict[str, Any]) -> None:
     """Write results as JSON, whole or not at all."""
     with atomic_write(path) as file:
-        file.write((plain.dumps(results, indent=1, ensure_ascii=False) + "\n").encode())
+        file.write((strict_json.dumps(results, indent=1, ensure_ascii=False) + "\n").encode())

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from ..codec import CodecConfig, Decoder, Encoder, start_linear
-from ..data import ClassImages, episodes, nearest
+from ..data import ClassImages, episodes
 from ..likelihood import Bernoulli, Correlated, Gaussian, Likelihood
 from ..recall.retriever import Hints as Hints
 from ..recall.retriever import StoredImages
@@ -30,6 +30,7 @@ from ..support.checks import Count, Random, Sizes
 from ..support.configs import to_dict
 from ..support.door import public
 from ..support.pixels import LEVEL, dequantise
+from ..support.say import nearest
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,10 +11,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .. import data
 from ..memory import MemoryState
 from ..support import files, tensors
 from ..support.configs import from_dict
+from ..support.say import nearest
 from .base import MODELS, BaseConfig, Model, find
 
 WEIGHTS = Path(__file__).parent / "weights"
@@ -86,7 +86,7 @@ def read(place: str | Path) -> Checkpoint:
     trained, others = shipped(), sorted(name for name, kind in MODELS.items() if kind.UNTRAINED)
     raise FileNotFoundError(
         f"{place}: no such checkpoint or run; pretrained: {', '.join(trained)}; without training, for commands "
-        f"and kanerva.create: {', '.join(others)}{data.nearest(place, [*trained, *others])}"
+        f"and kanerva.create: {', '.join(others)}{nearest(place, [*trained, *others])}"
     )
 
 
@@ -131,7 +131,7 @@ def create(
     known = [field.name for field in dataclasses.fields(kind.Config)]
     for field in fields:
         if field not in known:
-            raise TypeError(f"{field}: expected a field of {name} ({', '.join(known)}){data.nearest(field, known)}")
+            raise TypeError(f"{field}: expected a field of {name} ({', '.join(known)}){nearest(field, known)}")
     return kind(from_dict(kind.Config, {"kind": name, "image": image, "likelihood": likelihood, **fields}, name))
 
 

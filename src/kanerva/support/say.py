@@ -6,6 +6,7 @@ changes on a terminal, elsewhere a line every few seconds.
 
 import codecs
 import contextlib
+import difflib
 import io
 import os
 import re
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 
 PLAIN = dict(zip("±−–×…│─╭╮╰╯", ("+-", "-", "-", "x", "...", "|", "-", "+", "+", "+", "+"), strict=True))
@@ -41,6 +42,12 @@ def printable(text: str, lines: bool = False) -> str:
         return "\n" if lines and found[0] == "\n" else found[0].encode("unicode_escape").decode()
 
     return OBEYED.sub(escaped, text)
+
+
+def nearest(word: object, words: Iterable[str]) -> str:
+    """Say which of the words was probably meant, if one is close."""
+    found = difflib.get_close_matches(str(word), list(words), n=1, cutoff=0.5)
+    return f"; did you mean {found[0]!r}?" if found and found[0] != str(word) else ""
 
 
 def show(text: str) -> None:

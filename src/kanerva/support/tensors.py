@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .files import atomic_write, check_size
-from .plain import loads
+from .strict_json import loads
 
 FORMAT = 3
 HEADER = 2**22  # bytes that name and describe tensors: ours have some thousand, and reading takes 20 times as many

@@ -20,7 +20,7 @@ from ..data import ClassImages, find
 from ..models import MODELS, load
 from ..models.base import CodecModel, CodecModelConfig, Model, Preparation
 from ..models.checkpoint import BEST, LAST, read
-from ..support import plain
+from ..support import strict_json
 from ..support.checks import deep_checks
 from ..support.configs import from_dict
 from ..support.files import contents
@@ -259,7 +259,7 @@ def saved_config(folder: Path) -> RunConfig:
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such run; expected a run's folder, with config.json")
     try:
-        return from_dict(RunConfig, plain.loads(contents(path)), str(path))
+        return from_dict(RunConfig, strict_json.loads(contents(path)), str(path))
     except (OSError, ValueError) as error:
         last = folder / LAST
         if not last.exists():

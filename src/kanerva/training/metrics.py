@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..support import plain
+from ..support import strict_json
 from ..support.files import atomic_write
 from ..support.say import progress, say
 from .evaluate import Score
@@ -81,7 +81,7 @@ class Log:
         if not self.main:
             return
         try:
-            self.lines.write(plain.dumps(values) + "\n")
+            self.lines.write(strict_json.dumps(values) + "\n")
             self.lines.flush()
         except OSError as error:
             self.say(f"{self.path}: a line could not be written ({error})")
@@ -90,14 +90,14 @@ class Log:
 def latest(path: Path) -> dict[str, Any] | None:
     """The last line of a training score in a run's metrics; None where there is none."""
     lines = path.read_bytes().splitlines() if path.is_file() else []
-    rows = (plain.loads(line) for line in reversed(lines) if step_of(line) is not None)
+    rows = (strict_json.loads(line) for line in reversed(lines) if step_of(line) is not None)
     return next((row for row in rows if isinstance(row.get("nats"), int | float)), None)
 
 
 def step_of(line: bytes) -> int | None:
     """The step of a line; None where it cannot be read."""
     try:
-        step = plain.loads(line)["step"]
+        step = strict_json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):
         return None
     return step if type(step) is int else None

@@ -31,7 +31,7 @@ from ... import data
 from ...data import ClassImages, mazes, omniglot
 from ...lab import runner
 from ...models import DKM, checkpoint
-from ...support import plain
+from ...support import strict_json
 from ...training.config import DataConfig
 from . import panels
 from .panels import Answer
@@ -222,7 +222,7 @@ async def arrived(request: Request, most: int, what: str) -> bytes:
 def parsed(text: bytes) -> Body:
     """A JSON object."""
     with contextlib.suppress(ValueError):
-        if isinstance(body := plain.loads(text or b"{}"), dict):
+        if isinstance(body := strict_json.loads(text or b"{}"), dict):
             return body
     raise HTTPException(400, "expected a JSON object")
 

@@ -9,9 +9,9 @@ from ... import lab
 from ...lab.tables import is_number
 from ...models.checkpoint import LAST, locate, shipped
 from ...models.checkpoint import read as read_checkpoint
-from ...support import plain
+from ...support import strict_json
 from ...support.files import contents
-from ...support.spelling import nearest
+from ...support.say import nearest
 
 
 class Results(NamedTuple):
@@ -114,7 +114,7 @@ def text(path: Path, missing: list[str], note: str = "") -> str:
 def read(path: Path, missing: list[str]) -> dict[str, Any]:
     """A file with a JSON object in it; an empty one where there is none."""
     try:
-        data = plain.loads(text(path, missing) or "{}")
+        data = strict_json.loads(text(path, missing) or "{}")
     except ValueError as error:
         missing.append(f"{path}: could not be read ({error})")
         return {}
@@ -126,7 +126,7 @@ def lines(path: Path, missing: list[str]) -> list[dict[str, Any]]:
     found = []
     for line in text(path, missing, ", so there is no training curve").splitlines():
         with contextlib.suppress(ValueError):
-            found.append(plain.loads(line))
+            found.append(strict_json.loads(line))
     return [line for line in found if isinstance(line, dict)]
 
 
