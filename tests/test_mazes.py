@@ -128,7 +128,7 @@ def test_poses_are_everywhere_but_near_walls() -> None:
     grid = mazes.grid(ENTITIES, ROOMS)
     found = mazes.poses(grid, 500, np.random.default_rng(0))
     assert found.shape == (500, 3)
-    assert raycast.clear(grid, found, mazes.LEAST, 0).all()
+    assert raycast.clear(grid, found, mazes.LEAST, mazes.AHEAD).all()
     assert len(np.unique(np.floor(found[:, :2]), axis=0)) >= 10  # of 15 open cells; dead ends have little view
     assert np.histogram(found[:, 2], 4, (0, 2 * math.pi))[0].min() > 25
 
