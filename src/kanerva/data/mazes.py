@@ -11,7 +11,7 @@ import importlib
 import importlib.metadata
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -171,22 +171,17 @@ class Textures:
         from .raycast import pyramid
 
         assets = _labmaze("labmaze.assets")
-        paths: list[str] = []
+        atlas: list[Array] = []
 
-        def places(group: list[str]) -> Array:
-            paths.extend(group)
-            return np.arange(len(paths) - len(group), len(paths))
+        def places(paths: Collection[str]) -> Array:
+            atlas.extend(pyramid(_texture(path)) for path in paths)
+            return np.arange(len(atlas) - len(paths), len(atlas))
 
-        self.styles = [
-            (
-                places(list(assets.get_wall_texture_paths(style).values())),
-                places(list(assets.get_floor_texture_paths(style).values())),
-            )
-            for style in assets.MAZE_STYLES
-        ]
+        kinds = assets.get_wall_texture_paths, assets.get_floor_texture_paths
+        self.styles = [[places(paths(style).values()) for paths in kinds] for style in assets.MAZE_STYLES]
         boxes = [assets.get_sky_texture_paths(style) for style in assets.SKY_STYLES]
         self.skies = [places([box.front, box.right, box.back, box.left]) for box in boxes]
-        self.atlas = np.stack([pyramid(_texture(path)) for path in paths])
+        self.atlas = np.stack(atlas)
 
     def dress(self, room: Array, random: np.random.Generator) -> "Scene":
         """Give a maze a style, a sky, and each of its rooms a wall and a floor of that style."""
@@ -194,14 +189,9 @@ class Textures:
 
         walls, floors = self.styles[random.integers(len(self.styles))]
         rooms = int(room.max()) + 1
-        return Scene(
-            room,
-            _deal(walls, rooms, random),
-            _deal(floors, rooms, random),
-            self.skies[random.integers(len(self.skies))],
-            self.atlas,
-            np.array(SHADE),
-        )
+        dealt = _deal(walls, rooms, random), _deal(floors, rooms, random)
+        sky = self.skies[random.integers(len(self.skies))]
+        return Scene(room, *dealt, sky, self.atlas, np.array(SHADE))
 
 
 def _deal(textures: Array, rooms: int, random: np.random.Generator) -> Array:
@@ -211,10 +201,10 @@ def _deal(textures: Array, rooms: int, random: np.random.Generator) -> Array:
 
 
 def _texture(path: str) -> Array:
-    with Image.open(path, formats=["PNG"]) as file:
-        image = file.convert("RGBA" if "transparency" in file.info else "RGB")
+    with Image.open(path, formats=["PNG"]) as image:
         # What they have for transparency says where a surface shines, and is left out.
-        return np.asarray(image.convert("RGB").resize((TEXELS, TEXELS), Image.Resampling.BOX))
+        colours = image.convert("RGBA").convert("RGB")
+    return np.asarray(colours.resize((TEXELS, TEXELS), Image.Resampling.BOX))
 
 
 def _labmaze(module: str = "labmaze") -> Any:
