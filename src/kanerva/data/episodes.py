@@ -39,12 +39,11 @@ class ClassImages:
                 f"pixels: expected uint8 of shape (N, channels, height, width), got {self.pixels.dtype} of shape "
                 f"{tuple(self.pixels.shape)}; ClassImages.from_labels builds one from images and their labels"
             )
-        if not self.num_classes or self.start.shape != self.count.shape:
+        if not 0 < self.num_classes == len(self.count) == len(self.labels or self.count):
             raise ValueError(
-                f"start and count: expected one of each for each class, got {len(self.start)} and {len(self.count)}"
+                f"start, count and labels: expected one of each for each class, and a class at least, got "
+                f"{self.num_classes}, {len(self.count)} and {len(self.labels)}"
             )
-        if self.labels and len(self.labels) != self.num_classes:
-            raise ValueError(f"labels: expected {self.num_classes}, one for each class, got {len(self.labels)}")
         if checks.deep(self.count):
             least, end = int(self.count.min()), int((self.start + self.count).max())
             if least < 1 or int(self.start.min()) < 0 or end > len(self):
@@ -103,7 +102,7 @@ class ClassImages:
         for name, start, count in zip(names, self.start.tolist(), self.count.tolist(), strict=True):
             kinds[start : start + count] = _hash(name.encode("utf-8", "surrogateescape"))
         pixels = np.array([_hash(image.tobytes()) for image in self.pixels.cpu().numpy()], np.int64)
-        return torch.from_numpy(np.stack([kinds, pixels.reshape(-1)], 1))
+        return torch.from_numpy(np.stack([kinds, pixels], 1))
 
     @cached_property
     def different(self) -> int:
@@ -233,12 +232,8 @@ def episodes(
     images: batch × (number of classes) floats where n is given, and with `distinct` batch × n × (images of the
     largest class) more. Proof: test_episodes_*.
     """
-    for name, value, least in (
-        ("batch", batch, 0),
-        ("length", length, 0),
-        ("classes", 1 if classes is None else classes, 1),
-    ):
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    for name, value, least in (("batch", batch, 0), ("length", length, 0), ("classes", classes, 1)):
+        if (value is not None or name != "classes") and (type(value) is not int or value < least):
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
     available, device = images.num_classes, images.device
     images.check_classes(classes)

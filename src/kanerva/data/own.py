@@ -18,7 +18,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import IO, Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import UInt8
@@ -26,7 +26,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngInfo
 
-from ..support.files import FREE, check_size, line, npz
+from ..support.files import FREE, Array, check_size, line, npz
 from ..support.say import bar
 from .episodes import ClassImages, part
 
@@ -51,7 +51,6 @@ MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 # Colour profiles in a PNG, of which one is allowed: Pillow unpacks them all, each to as much as 1 MB.
 PROFILES = 10
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Size = tuple[int, int] | None
 Read = TypeVar("Read")
 SOURCES = "a folder or file of images, or an .npy or .npz file"
@@ -118,20 +117,17 @@ def pictures(paths: Sequence[str | os.PathLike[str]], shape: tuple[int, int, int
 
     shape: (channels, height, width) to bring each to, cut to the middle if the proportions differ.
     """
-    channels, *size = shape
     files: list[Path] = []
     for path in map(Path, paths):
         path = path.expanduser()
-        inside = sorted(path / name for name in _find(path)) if path.is_dir() else [path]
-        if not inside or not (path.is_dir() or path.is_file()):
+        inside = sorted(path / name for name in _find(path)) if path.is_dir() else [path] * path.is_file()
+        if not inside:
             came = "a folder with none" if path.is_dir() else "no such file"
             raise FileNotFoundError(f"{path}: expected an image file, or a folder of them, got {came}")
         if not is_image(inside[0]):
             raise ValueError(f"{path}: expected an image file ({', '.join(SUFFIXES)}), got *{path.suffix}")
         files += inside
-    if not files:
-        raise ValueError("images: expected at least one picture, got none")
-    fit = _fitter(files[0], (size[0], size[1]), channels)
+    fit = _fitter(files[0], shape[1:], shape[0])
     found, left_out = _gather(files, lambda path: [fit(next(frames(path, path)), len(files))])
     levels = np.stack([image for _, image in found]).transpose(0, 3, 1, 2)
     return Pictures(levels, [path for path, _ in found], left_out)
@@ -145,11 +141,11 @@ def upload(
     Refused before anything is decoded: a kind of file that browsers do not show, more than `most` frames, or more
     than so many `pixels` in all of them.
     """
-    channels, *size = shape
     if data.count(b"iCCP") > PROFILES:
         raise ValueError(f"{where}: expected an image with one colour profile, got more than {PROFILES}")
+    fit = _fitter(where, shape[1:], shape[0])
     for picture in frames(io.BytesIO(data), where, WEB, most, pixels):
-        yield _fit(picture, (size[0], size[1]), channels).transpose(2, 0, 1)
+        yield fit(picture, 1).transpose(2, 0, 1)
 
 
 def names(paths: Sequence[Path]) -> list[str]:
@@ -175,15 +171,13 @@ def write_sheet(sheet: Image.Image, file: BinaryIO) -> None:
 
 def is_sheet(path: Path) -> bool:
     """Whether a file is a sheet that `write_sheet` wrote."""
-    try:
-        with Image.open(path, formats=("PNG",)) as image:
-            return _is_sheet(image)
-    except Exception:  # no picture, or a damaged one
-        return False
+    with contextlib.suppress(Exception), Image.open(path, formats=("PNG",)) as image:
+        return _is_sheet(image)
+    return False  # no picture, or a damaged one
 
 
 def _is_sheet(image: Image.Image) -> bool:
-    return image.format == "PNG" and image.info.get("Software") == _mark(image)
+    return image.info.get("Software") == _mark(image)
 
 
 def _mark(image: Image.Image) -> str:
@@ -294,10 +288,9 @@ def _gather(
             step(1)
     if not found:
         first, *more = faults.values()
-        kind = type(first) if isinstance(first, OSError) else ValueError
-        raise kind(f"{first}; the other {len(more)} cannot be read either") if more else first
-    why = {path: line(error).replace(f" {str(path)!r}", "") for path, error in faults.items()}
-    return found, {path: said.removeprefix(f"{path}: ") for path, said in why.items()}
+        raise type(first)(f"{first}; the other {len(more)} cannot be read either") if more else first
+    why = {path: line(error).removeprefix(f"{path}: ") for path, error in faults.items()}
+    return found, {path: said.replace(f" {str(path)!r}", "") for path, said in why.items()}
 
 
 def _find(root: Path) -> Iterator[Path]:
@@ -320,34 +313,29 @@ class TooMuch(ValueError):
     """Images that there is no room for."""
 
 
-def _fitter(root: Path, size: Size, channels: int | None) -> Fit:
+def _fitter(where: Any, size: Size, channels: int | None) -> Fit:
     """Bring pictures to a size, as many as there is room for."""
     done = 0
 
-    def fit(picture: Image.Image, count: int) -> Array:
+    def fit(image: Image.Image, count: int) -> Array:
         nonlocal done
-        height, width = size or (picture.height, picture.width)
-        each = height * width * (channels or len(picture.getbands()))
+        height, width = size or (image.height, image.width)
+        each = height * width * (channels or len(image.getbands()))
         done += each
         try:
             check_size(max(done, count * each))
         except ValueError as error:
-            raise TooMuch(f"{root}: images of {height}×{width}: {error}; a smaller size=… reduces them") from None
-        return _fit(picture, size, channels)
+            raise TooMuch(f"{where}: images of {height}×{width}: {error}; a smaller size=… reduces them") from None
+        if channels is not None:
+            image = image.convert("L" if channels == 1 else "RGB")
+        if (image.height, image.width) != (height, width):
+            smaller = height <= image.height and width <= image.width
+            # Averages over areas when it shrinks; smooth when it grows.
+            method = Image.Resampling.BOX if smaller else Image.Resampling.BICUBIC
+            image = ImageOps.fit(image, (width, height), method)
+        return np.asarray(image, np.uint8).reshape(height, width, -1)
 
     return fit
-
-
-def _fit(image: Image.Image, size: Size, channels: int | None) -> UInt8[Array, "height width channels"]:
-    if channels is not None:
-        image = image.convert("L" if channels == 1 else "RGB")
-    if size is not None and (image.height, image.width) != size:
-        smaller = size[0] <= image.height and size[1] <= image.width
-        # Averages over areas when it shrinks; smooth when it grows.
-        method = Image.Resampling.BOX if smaller else Image.Resampling.BICUBIC
-        image = ImageOps.fit(image, (size[1], size[0]), method)
-    pixels = np.asarray(image, np.uint8)
-    return pixels.reshape(*pixels.shape[:2], -1)
 
 
 def _threshold(binary: float | bool | None, channels: int | None) -> float | None:
@@ -468,15 +456,15 @@ def _reading(where: Any, kinds: Sequence[str]) -> Iterator[None]:
         raise ValueError(f"{where}: expected an image, but it cannot be read ({line(error)})") from error
 
 
-def _check_scans(image: JpegImageFile) -> None:
+def _check_scans(file: IO[bytes]) -> None:
     """Refuse a JPEG that passes over its picture again and again; before it is decoded.
 
     Goes from part to part as libjpeg does, so that thumbnails and notes, which are parts, are passed over.
     """
-    place = image.fp.tell()
-    image.fp.seek(0)
-    data = image.fp.read(FREE)
-    image.fp.seek(place)
+    place = file.tell()
+    file.seek(0)
+    data = file.read(FREE)
+    file.seek(place)
     count, at = 0, 2
     while found := MARKER.search(data, at):
         at, code = found.end(), data[found.end() - 1]
@@ -494,7 +482,7 @@ def _check_scans(image: JpegImageFile) -> None:
 def _flat(image: Any) -> Image.Image:
     """Bring an image of any kind to grey ("L") or colour ("RGB") of 8 bits, on white where it is transparent."""
     if isinstance(image, JpegImageFile):
-        _check_scans(image)
+        _check_scans(image.fp)
     # What the mode does not tell, and loading forgets: the largest value that samples can have, whether that is
     # black, where Pillow leaves it so, and whether Pillow cuts colours of 16 bits to 8.
     raw, tags = str(image.tile[0][3]) if image.tile else "", getattr(image, "tag_v2", {})

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, UInt8
 
+from ..support.files import Array
 from ..support.loops import compiled
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # What stands in `Scene.room` where there is a wall.
 WALL = -1
