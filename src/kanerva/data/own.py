@@ -262,7 +262,7 @@ def _from_array(path: Path, fit: Fit) -> tuple[list[Found], bool]:
     if floating and not (low >= 0 and high <= 1):  # NaN too
         raise ValueError(f"{path}: expected floating point on [0, 1], got values from {low:g} to {high:g}")
     bits = bool(not floating and high <= 1)
-    scaled = np.round(array * 255).astype(np.uint8) if floating or bits else array
+    scaled = np.round(array * np.uint8(255)).astype(np.uint8) if floating or bits else array
     found = []
     for i, image in enumerate(scaled):
         picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
