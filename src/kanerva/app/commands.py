@@ -6,6 +6,7 @@ pictures, inspect.py a saved memory, sheets.py images on PNG files.
 
 import collections
 import dataclasses
+import functools
 import platform
 import re
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from .. import __version__, lab
@@ -35,6 +35,7 @@ from ..training.loop import FEW
 from ..training.presets import PRESETS
 from ..training.processes import choose
 from . import pictures, sheets
+from .flags import parsed
 from .inspect import chosen, inside, often
 from .train import train
 
@@ -103,7 +104,7 @@ def evaluate(
 def experiment(*arguments: str) -> None:
     """Make one of the paper's experiments: numbers, and figures of them."""
     command = f"kanerva experiment {arguments[0]}"
-    work = tyro.cli(flags_of(lab.find(arguments[0]), command), prog=command, args=arguments[1:])
+    work = parsed(flags_of(lab.find(arguments[0]), command), command, list(arguments[1:]))
     path, drawn = work.main()
     results = strict_json.loads(path.read_bytes())
     for model in results["models"]:
@@ -330,19 +331,24 @@ COMMANDS = {one.__name__: one for one in (evaluate, plot, report, recall, inspec
 
 
 def run(command: str, arguments: list[str]) -> None:
-    """Read the flags of a command and do what they say; tyro answers what it cannot read."""
+    """Read the flags of a command and do what they say."""
     if command == "train":
         train(arguments)
     elif command == "experiment":
         experiment(*arguments)
     else:
-        tyro.cli(flowing(COMMANDS[command]), prog=f"kanerva {command}", args=arguments)
+        parsed(held(COMMANDS[command]), f"kanerva {command}", arguments)()
 
 
-def flowing(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the help of each flag on one line of its docstring: tyro keeps the breaks there."""
-    command.__doc__ = re.sub(r"\n {8}", " ", cleandoc(command.__doc__ or ""))
-    return command
+def held(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """A command that waits to be called, with the help of each flag on one line: tyro keeps the docstring's."""
+
+    @functools.wraps(command)
+    def hold(*args: Any, **kwargs: Any) -> Callable[[], None]:
+        return functools.partial(command, *args, **kwargs)
+
+    hold.__doc__ = re.sub(r"\n {8}", " ", cleandoc(command.__doc__ or ""))
+    return hold
 
 
 # What is printed

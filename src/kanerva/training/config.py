@@ -22,7 +22,7 @@ MOST = 2**53  # steps: all that a float can count, which the schedule of the lea
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The images."""
+    """Which images, and how they are read."""
 
     dataset: str = "glyphs"
     """glyphs (built in), omniglot, mazes (kanerva[mazes]), or the path of your own images: a folder or a file."""
@@ -66,7 +66,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The training run."""
+    """Steps, episodes, loss, learning rate and device."""
 
     steps: int = 10_000
     """Steps of the whole run; a resumed run may have more, and its schedule is then that of the new number."""
