@@ -8,12 +8,12 @@ import torch
 
 from .. import data
 from ..data import ClassImages
-from ..kernels import BACKENDS
+from ..kernels import BACKENDS, Backend
 from ..models import BaseConfig, DKMConfig
 from ..models.base import CodecModelConfig, find
 from ..support import checks
 
-Word = Literal["float32", "bfloat16", "uncaptured", "compiled", "uncompiled", "reference", "gram", "cpu", "triton"]
+Word = Literal["float32", "bfloat16", "uncaptured", "compiled", "uncompiled", Backend]
 # The words of `compute` that answer the same question.
 PRECISIONS, COMPILES = ("float32", "bfloat16"), ("compiled", "uncompiled")
 
