@@ -360,9 +360,12 @@ def test_a_script_with_code_of_its_own_finds_the_same_score(run: Path, capsys: p
 def test_info(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     system = json.loads(said(capsys, "info", "--json"))
     assert system["torch"] == torch.__version__
+    assert system["pretrained"] == ", ".join(checkpoint.shipped())
     # how episodes are written, and why so; of the presets, those that differ from most are named
     assert (
-        system["write"].pop("omniglot-record on cpu").startswith("reference (not triton: it takes iterations = 1")
+        system["write"]
+        .pop("omniglot-record on cpu")
+        .startswith("reference (not triton, cpu, gram: it takes iterations = 1")
     )
     assert system["write"] == {"on cpu": "cpu (not triton: the memory is on cpu)"} or torch.cuda.is_available()
     about = json.loads(said(capsys, "info", str(run), "--json"))
