@@ -9,7 +9,6 @@ import contextlib
 import functools
 import importlib.util
 import io
-import json
 import os
 import re
 import shlex
@@ -29,6 +28,7 @@ from kanerva.app import commands, train
 from kanerva.cli import COMMANDS, main
 from kanerva.lab.runner import flags
 from kanerva.support.configs import to_dict
+from kanerva.support.tensors import save
 from test_public import NAMES
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -170,9 +170,8 @@ def check(words: list[str], where: str) -> None:
 def parsed(command: str, arguments: list[str]) -> None:
     """Parse a command of kanerva, and do nothing; a run to resume is there."""
     if "--resume" in arguments:
-        config = Path(arguments[arguments.index("--resume") + 1]) / "config.json"
-        config.parent.mkdir(parents=True, exist_ok=True)
-        config.write_text(json.dumps(to_dict(PRESETS["demo"][1])))
+        folder = Path(arguments[arguments.index("--resume") + 1])
+        save(folder / "last.safetensors", {}, {"run": to_dict(PRESETS["demo"][1])})
     if {"--help", "--help-all"} & {*arguments}:
         assert command in COMMANDS
     elif command == "train":

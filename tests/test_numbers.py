@@ -35,7 +35,7 @@ NUMBER = r"−?\d+(?:,\d{3})*(?:\.\d+)?(?:e[−-]\d+)?"
 COMMENT = re.compile(r"(?<!`)<!-- numbers: ((?:(?!-->).)*) -->", re.DOTALL)
 UNIT = rf"(?:(?= (?:to|and) {NUMBER} (%|ms))| ?(%|ms|µs|kB)(?!\w))?"
 TOKEN = re.compile(rf"(?<![\w.,/×·^⁻-])({NUMBER})(?: ± ({NUMBER}))?{UNIT}(?![\w/×·]|[.,]\d)")
-NAMES = r"(?:Python|PyTorch|TensorFlow|version|torch|secs?\.|app\.|alg\.)(?: up to)? \d[\d.]*|\d+\.\d+\.\d+"
+NAMES = r"(?:Python|pip|PyTorch|TensorFlow|version|torch|secs?\.|app\.|alg\.)(?: up to)? \d[\d.]*|\d+\.\d+\.\d+"
 WORDS = ("published", "given", "derived", "unchecked", "commits")
 SCALES = {"": (1.0,), "%": (100.0, 1.0), "ms": (1e3, 1.0), "µs": (1e6,), "kB": (1e-3,)}
 
