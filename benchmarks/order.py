@@ -16,7 +16,7 @@ from torch import Tensor
 from kanerva import DKM, memory
 from kanerva.lab import runner
 from kanerva.lab.drawing import COLOURS
-from kanerva.lab.measures import distinct, mean
+from kanerva.lab.measures import mean
 from kanerva.lab.runner import Subject
 from kanerva.lab.tables import Share, Table
 from kanerva.memory import MemoryState, moments
@@ -99,9 +99,9 @@ class Memories(NamedTuple):
 
 def draw(subject: Subject, count: int, length: int, orders: int, generator: torch.Generator) -> Case:
     """Episodes without an image twice, and random orders of each."""
-    x = distinct(subject.unseen, count, length, generator)
+    x = subject.model.episodes(subject.unseen, count, length, generator=generator, distinct=True)
     order = torch.rand(orders, count, length, generator=generator, device=x.device).argsort(-1)
-    return Case(subject.model.dequantise(x, generator), order)
+    return Case(x, order)
 
 
 def untrained(model: DKM, seed: int) -> DKM:

@@ -23,7 +23,7 @@ from kanerva.training.config import with_model
 
 OUT = Path(__file__).parents[1] / "results" / "evaluation" / "seeds.json"
 # What two runs of one row may differ in: how they are computed, logged and kept, and of course the seed.
-FREE = ("seed", "device", "compute", "evaluate_every", "evaluate_images", "nonfinite")
+FREE = ("seed", "device", "compute", "evaluate_every", "nonfinite")
 # What is taken over from a score, where it is there.
 SCORES = ("nats", "nats_stderr", "kl_memory", "new", "blank", "extra")
 
@@ -75,7 +75,9 @@ def preset(run: RunConfig, place: str) -> str:
         if config.model.kind != kind:
             row, config = f"{name} --model {kind}", with_model(config, kind)
         train = {key: getattr(config.train, key) for key in FREE} | {"steps": config.train.steps}
-        same = dataclasses.replace(run, train=dataclasses.replace(run.train, **train))
+        # runs from before there was a validation split are of the same preset
+        images = dataclasses.replace(run.data, split=config.data.split)
+        same = dataclasses.replace(run, data=images, train=dataclasses.replace(run.train, **train))
         if to_dict(same) == to_dict(config):
             return row
     raise ValueError(f"{place}: expected a run of a preset, whatever its seed and steps, got other settings")

@@ -36,7 +36,7 @@ def trains() -> None:
     config = kanerva.PRESETS["demo"][1]
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
-        kanerva.train(replace(config, train=replace(config.train, steps=10, evaluate_images=64, device="cpu")), run)
+        kanerva.train(replace(config, train=replace(config.train, steps=10, device="cpu")), run)
         print(f"train: {len(list(run.iterdir()))} files")
         assert isinstance(kanerva.load(run), kanerva.DKM)
 

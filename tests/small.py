@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,19 +22,18 @@ def patterns(folder: Path, binary: bool = True) -> Path:
     return path
 
 
-def tiny(folder: Path, **changes: Any) -> RunConfig:
+def tiny(folder: Path, split: Literal["train", "train+validation"] = "train", **changes: Any) -> RunConfig:
     """A run of six steps on `patterns`; `changes` are fields of TrainConfig."""
     train = TrainConfig(
         steps=6,
         batch=4,
         lengths=(5,),
         evaluate_every=2,
-        evaluate_images=80,
         device="cpu",
     )
     return RunConfig(
         DKMConfig(rows=4, code=6, codec=CodecConfig((4, 4))),
-        DataConfig(str(patterns(folder))),
+        DataConfig(str(patterns(folder)), split=split),
         dataclasses.replace(train, **changes),
     )
 

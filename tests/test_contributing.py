@@ -60,7 +60,7 @@ def test_a_new_model_goes_through_every_command(
 ) -> None:
     run = tmp_path / "run"
     flags = ["--dataset", str(patterns(tmp_path, binary)), "--out", str(run), "--lengths", "5", "--blank", "2"]
-    flags += ["--steps", "4", "--evaluate-images", "40", "--device", "cpu"]
+    flags += ["--steps", "4", "--device", "cpu"]
     main(["train", "demo", "--model", "mean", *flags])
     assert "nats per validation image" in capsys.readouterr().out
     assert kanerva.load(run).config == mean.Config((1, 8, 8), "bernoulli" if binary else "gaussian", blank=2.0)  # type: ignore[call-arg]

@@ -15,7 +15,8 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from kanerva.data import ClassImages, changes, load
+from kanerva.data import ClassImages, load
+from kanerva.data.episodes import changes
 from kanerva.data.own import frames, is_sheet, pictures, upload, write_sheet
 from kanerva.support import files
 

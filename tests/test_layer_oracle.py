@@ -193,7 +193,7 @@ def test_forgetting_is_never_having_written_with_these_weights(K: int, size: int
     assert layer.contains(after, z, v).tolist() == [int(t != gone) for t in range(T)]
 
 
-def test_gradients_of_masked_codes_and_unknown_entries_are_nought() -> None:
+def test_gradients_of_masked_codes_and_unknown_entries_are_zero() -> None:
     layer, z, v, mask, _ = case(4, 6, 2, 8, (2,))
     assert v is not None
     z, v = z.masked_fill(~mask[..., None], torch.nan).requires_grad_(), v.requires_grad_()

@@ -138,7 +138,7 @@ def test_a_report_has_the_score_the_curve_and_the_config(run: Path, capsys: pyte
     assert '"lengths"' in page.text
     (curve,) = page.all("img")
     assert "Loss, nats per image" in svg(curve["src"])
-    assert "test classes" in svg(curve["src"])
+    assert "validation classes" in svg(curve["src"])
     assert curve["alt"]
     assert "None yet" in page.text  # experiments
 

@@ -19,7 +19,7 @@ from ..data.own import Pictures, is_image, is_sheet, names, pictures
 from ..lab.tables import Table, show
 from ..models import Model
 from ..models.checkpoint import locate
-from ..support.pixels import distances, of_picture
+from ..support.pixels import distances, is_binary, of_picture
 from ..support.say import bar
 from ..training.presets import PRESETS
 
@@ -117,9 +117,9 @@ def damaged(x: Float[Tensor, "N c h w"], kind: str, level: float | None, generat
         wanted = "a standard deviation of 0 or more" if kind == "noise" else "a share from 0 to 1"
         raise ValueError(f"level: expected {wanted} for damage {kind}, got {level:g}")
     level = LEVELS[kind] if level is None else level
-    if kind == "none" or level is None:
+    if level is None:
         return data.half(x) if kind == "half" else Cue(x, None)
-    if kind == "flips" and x.numel() and bool(((x != 0) & (x != 1)).any()):
+    if kind == "flips" and not is_binary(x):
         raise ValueError("damage: expected noise, block, half or none for a model of grey or colour, got flips")
     corrupt = {"flips": data.flips, "noise": data.noise, "block": data.block}[kind]
     return corrupt(x, level, generator)

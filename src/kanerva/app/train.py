@@ -17,6 +17,7 @@ from ..training.evaluate import Score
 from ..training.metrics import METRICS, latest
 from ..training.presets import PRESETS
 from ..training.processes import first
+from ..training.run import saved_config
 
 
 def train(arguments: list[str]) -> None:
@@ -49,7 +50,7 @@ def parse(arguments: list[str]) -> Train:
         raise SystemExit(0)
     if first == "--resume" and rest:
         prog, about = f"kanerva train --resume {rest[0]}", "Go on with a run."
-        start, rest = Train(loop.saved_config(Path(rest[0])), Path(rest[0]), resume=True), rest[1:]
+        start, rest = Train(saved_config(Path(rest[0])), Path(rest[0]), resume=True), rest[1:]
     elif first in PRESETS:
         prog, (about, config) = f"kanerva train {first}", PRESETS[first]
         rest, model = pop(rest, "--model")

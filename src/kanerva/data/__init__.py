@@ -22,14 +22,13 @@ from ..support.say import nearest
 from . import glyphs, mazes, omniglot, own
 from .augment import augment, mirror
 from .damage import Cue, block, flips, half, noise, salt_and_pepper
-from .episodes import ClassImages, changes, episodes
+from .episodes import ClassImages, episodes
 
 __all__ = [
     "ClassImages",
     "Cue",
     "augment",
     "block",
-    "changes",
     "episodes",
     "flips",
     "half",
@@ -71,10 +70,11 @@ def load(name: str | os.PathLike[str], split: str = "train", **given: Any) -> Cl
 
 def find(name: str | os.PathLike[str]) -> str:
     """The data set of a name, or "images" for a path; any other name is an error."""
-    key = os.fspath(name)
+    key, path = os.fspath(name), Path(name).expanduser()
     if key in SETS:
         return key
-    if not _is_path(name):
+    like = "/" in key or os.sep in key or path.suffix in (".npy", ".npz", *own.SUFFIXES)
+    if isinstance(name, str) and not like and not path.exists():
         raise ValueError(
             f"name: expected one of {', '.join(SETS)}, or a path to {own.SOURCES}, got {key!r}{nearest(key, SETS)}"
         )
@@ -84,10 +84,3 @@ def find(name: str | os.PathLike[str]) -> str:
 def options(name: str | os.PathLike[str]) -> tuple[str, ...]:
     """The options of a data set, which are those of its `load`."""
     return tuple(option for option in inspect.signature(SETS[find(name)]).parameters if option != "split")
-
-
-def _is_path(name: str | os.PathLike[str]) -> bool:
-    """Tell a path from a misspelt name: it exists, or looks like one."""
-    path = Path(name).expanduser()
-    like = {"/", os.sep} & {*os.fspath(name)} or path.suffix in (".npy", ".npz", *own.SUFFIXES)
-    return not isinstance(name, str) or bool(like) or path.exists()

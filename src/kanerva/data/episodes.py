@@ -39,26 +39,20 @@ class ClassImages:
                 f"pixels: expected uint8 of shape (N, channels, height, width), got {self.pixels.dtype} of shape "
                 f"{tuple(self.pixels.shape)}; ClassImages.from_labels builds one from images and their labels"
             )
-        for name, index in (("start", self.start), ("count", self.count)):
-            if index.dtype != torch.int64 or index.shape != self.start.shape or index.ndim != 1:
-                raise ValueError(
-                    f"{name}: expected int64, one for each class, got {index.dtype} of shape {tuple(index.shape)}"
-                )
-            if index.device != self.pixels.device:
-                raise ValueError(f"{name}: expected device {self.pixels.device} like pixels, got {index.device}")
-        if not self.num_classes:
-            raise ValueError("start: expected at least one class, got none")
-        if self.labels and len(self.labels) != self.num_classes:
-            raise ValueError(f"labels: expected {self.num_classes}, one for each class, got {len(self.labels)}")
+        if not 0 < self.num_classes == len(self.count) == len(self.labels or self.count):
+            raise ValueError(
+                f"start, count and labels: expected one of each for each class, and a class at least, got "
+                f"{self.num_classes}, {len(self.count)} and {len(self.labels)}"
+            )
         if checks.deep(self.count):
-            end = self.start + self.count
-            if int(self.count.min()) < 1 or int(self.start.min()) < 0 or int(end.max()) > len(self):
+            least, end = int(self.count.min()), int((self.start + self.count).max())
+            if least < 1 or int(self.start.min()) < 0 or end > len(self):
                 raise ValueError(
                     f"start and count: expected at least one image in every class and all within the {len(self)} "
-                    f"images, got counts from {int(self.count.min())} and ends up to {int(end.max())}"
+                    f"images, got counts from {least} and ends up to {end}"
                 )
-            if self.binary and len(self) and int(self.pixels.max()) > 1:
-                raise ValueError(f"pixels: expected 0 or 1 as binary=True says, got {int(self.pixels.max())}")
+            if self.binary and (most := int(self.pixels.max())) > 1:
+                raise ValueError(f"pixels: expected 0 or 1 as binary=True says, got {most}")
 
     @classmethod
     def from_labels(
@@ -108,7 +102,7 @@ class ClassImages:
         for name, start, count in zip(names, self.start.tolist(), self.count.tolist(), strict=True):
             kinds[start : start + count] = _hash(name.encode("utf-8", "surrogateescape"))
         pixels = np.array([_hash(image.tobytes()) for image in self.pixels.cpu().numpy()], np.int64)
-        return torch.from_numpy(np.stack([kinds, pixels.reshape(-1)], 1))
+        return torch.from_numpy(np.stack([kinds, pixels], 1))
 
     @cached_property
     def different(self) -> int:
@@ -239,9 +233,7 @@ def episodes(
     largest class) more. Proof: test_episodes_*.
     """
     for name, value, least in (("batch", batch, 0), ("length", length, 0), ("classes", classes, 1)):
-        if value is None and name == "classes":
-            continue
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        if (value is not None or name != "classes") and (type(value) is not int or value < least):
             raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
     available, device = images.num_classes, images.device
     images.check_classes(classes)
@@ -274,9 +266,9 @@ def _distinct(
     (0, 1) for each image (Efraimidis and Spirakis, 2006). Class first, then image: p is 1 / (images of the class).
     """
     n, most, device = classes or images.num_classes, images.sizes[-1], images.device
-    if images.fewest(n) < length:
+    if (least := images.fewest(n)) < length:
         raise ValueError(
-            f"length: expected at most {images.fewest(n)} with distinct images, as {n} of the {images.num_classes} "
+            f"length: expected at most {least} with distinct images, as {n} of the {images.num_classes} "
             f"classes of {images.name}/{images.split} may have no more, got {length}"
         )
     if classes is None:
@@ -291,11 +283,9 @@ def _distinct(
 
 def check_generator(generator: torch.Generator | None, device: torch.device) -> None:
     """Check that a generator, if one is given, is where the images are; one of "cuda" is of any GPU."""
-    if generator is None:
-        return
-    kinds, numbers = {generator.device.type, device.type}, {generator.device.index, device.index} - {None}
-    if len(kinds) > 1 or len(numbers) > 1:
+    its = device if generator is None else generator.device
+    if its.type != device.type or len({its.index, device.index} - {None}) > 1:
         raise ValueError(
-            f"generator: expected one on {device} where the images are, got one on {generator.device}; "
+            f"generator: expected one on {device} where the images are, got one on {its}; "
             f"torch.Generator('{device}') makes one"
         )

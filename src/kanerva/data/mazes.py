@@ -11,14 +11,14 @@ import importlib
 import importlib.metadata
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
 from ..support import checks
-from ..support.files import Arrays, cache_dir, cached
+from ..support.files import Array, Arrays, cache_dir, cached
 from ..support.say import bar
 from .episodes import ClassImages
 
@@ -43,8 +43,6 @@ TEXELS = 256
 LEAST, AHEAD = 0.25, 0.8
 # Walls that face east and west are in the light, the others a little less.
 SHADE = (1.0, 0.8)
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def load(split: str = "train", size: int = 32, mazes: int | None = None) -> ClassImages:
@@ -74,11 +72,9 @@ def _frames(split: str, size: int, mazes: int | None) -> Array:
     version, count = _version(), len(numbers(split, mazes))
 
     def valid(arrays: Arrays) -> bool:
-        frames, source = arrays.get("frames"), arrays.get("labmaze")
-        shape = (count, FRAMES, 3, size, size)
-        whole = frames is not None and frames.dtype == np.uint8 and frames.shape == shape
+        whole = arrays["frames"].shape == (count, FRAMES, 3, size, size)
         # Without labmaze, what was once drawn with any version of it will do.
-        return whole and source is not None and (version is None or str(source) == version)
+        return whole and (version is None or str(arrays["labmaze"]) == version)
 
     def make() -> Arrays:
         return {"frames": draw(split, size, mazes), "labmaze": np.array(version or "")}
@@ -107,18 +103,17 @@ def _drawn(split: str, size: int, mazes: int) -> str:
 
 def draw(split: str, size: int, mazes: int | None = None) -> Array:
     """Draw the frames of a split: uint8 (mazes, FRAMES, 3, size, size)."""
-    from . import raycast
+    from .raycast import render
 
     textures, chosen = Textures(), numbers(split, mazes)
-    place = {number: i for i, number in enumerate(chosen)}
     frames = np.empty((len(chosen), FRAMES, 3, size, size), np.uint8)
     with bar(f"drawing mazes ({split})", len(frames)) as step:
-        for number, (entities, rooms) in enumerate(layouts(chosen[-1] + 1)):
-            if number in place:
-                random = np.random.default_rng([RECIPE, number])
-                scene = textures.dress(grid(entities, rooms), random)
-                frames[place[number]] = raycast.render(scene, poses(scene.room, FRAMES, random), size)
-                step(1)
+        plans = list(layouts(chosen[-1] + 1))
+        for i, number in enumerate(chosen):
+            random = np.random.default_rng([RECIPE, number])
+            scene = textures.dress(grid(*plans[number]), random)
+            frames[i] = render(scene, poses(scene.room, FRAMES, random), size)
+            step(1)
     return frames
 
 
@@ -143,11 +138,10 @@ def grid(entities: str, rooms: str) -> Array:
     """Turn text into numbers, one a cell: WALL, 0 for a corridor, 1, 2, … for the rooms A, B, …"""
     from .raycast import WALL
 
-    def number(entity: str, letter: str) -> int:
-        return WALL if entity == "*" else 0 if letter == "." else ord(letter) - ord("A") + 1
-
-    rows = zip(entities.split("\n"), rooms.split("\n"), strict=True)
-    return np.array([[number(*cell) for cell in zip(*row, strict=True)] for row in rows if row[0]], np.int64)
+    texts = (text.strip("\n").split("\n") for text in (entities, rooms))
+    cells, letters = (np.array([[ord(cell) for cell in row] for row in rows], np.int64) for rows in texts)
+    numbers = np.where(letters == ord("."), 0, letters - ord("A") + 1)
+    return np.where(cells == ord("*"), WALL, numbers)
 
 
 def poses(room: Array, count: int, random: np.random.Generator) -> Array:
@@ -171,22 +165,17 @@ class Textures:
         from .raycast import pyramid
 
         assets = _labmaze("labmaze.assets")
-        paths: list[str] = []
+        atlas: list[Array] = []
 
-        def places(group: list[str]) -> Array:
-            paths.extend(group)
-            return np.arange(len(paths) - len(group), len(paths))
+        def places(paths: Collection[str]) -> Array:
+            atlas.extend(pyramid(_texture(path)) for path in paths)
+            return np.arange(len(atlas) - len(paths), len(atlas))
 
-        self.styles = [
-            (
-                places(list(assets.get_wall_texture_paths(style).values())),
-                places(list(assets.get_floor_texture_paths(style).values())),
-            )
-            for style in assets.MAZE_STYLES
-        ]
+        kinds = assets.get_wall_texture_paths, assets.get_floor_texture_paths
+        self.styles = [[places(paths(style).values()) for paths in kinds] for style in assets.MAZE_STYLES]
         boxes = [assets.get_sky_texture_paths(style) for style in assets.SKY_STYLES]
         self.skies = [places([box.front, box.right, box.back, box.left]) for box in boxes]
-        self.atlas = np.stack([pyramid(_texture(path)) for path in paths])
+        self.atlas = np.stack(atlas)
 
     def dress(self, room: Array, random: np.random.Generator) -> "Scene":
         """Give a maze a style, a sky, and each of its rooms a wall and a floor of that style."""
@@ -194,14 +183,9 @@ class Textures:
 
         walls, floors = self.styles[random.integers(len(self.styles))]
         rooms = int(room.max()) + 1
-        return Scene(
-            room,
-            _deal(walls, rooms, random),
-            _deal(floors, rooms, random),
-            self.skies[random.integers(len(self.skies))],
-            self.atlas,
-            np.array(SHADE),
-        )
+        dealt = _deal(walls, rooms, random), _deal(floors, rooms, random)
+        sky = self.skies[random.integers(len(self.skies))]
+        return Scene(room, *dealt, sky, self.atlas, np.array(SHADE))
 
 
 def _deal(textures: Array, rooms: int, random: np.random.Generator) -> Array:
@@ -211,10 +195,10 @@ def _deal(textures: Array, rooms: int, random: np.random.Generator) -> Array:
 
 
 def _texture(path: str) -> Array:
-    with Image.open(path, formats=["PNG"]) as file:
-        image = file.convert("RGBA" if "transparency" in file.info else "RGB")
+    with Image.open(path, formats=["PNG"]) as image:
         # What they have for transparency says where a surface shines, and is left out.
-        return np.asarray(image.convert("RGB").resize((TEXELS, TEXELS), Image.Resampling.BOX))
+        colours = image.convert("RGBA").convert("RGB")
+    return np.asarray(colours.resize((TEXELS, TEXELS), Image.Resampling.BOX))
 
 
 def _labmaze(module: str = "labmaze") -> Any:

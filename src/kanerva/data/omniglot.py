@@ -13,12 +13,11 @@ import zipfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from ..support.files import Arrays, atomic_write, cache_dir, cached, line, lock
+from ..support.files import Array, Arrays, atomic_write, cache_dir, cached, line, lock
 from ..support.pixels import INK
 from ..support.say import bar, say
 from .episodes import ClassImages, of_bits
@@ -31,8 +30,6 @@ CLASSES, DRAWERS, RAW, SIZE = 1623, 20, 105, 28
 TRAIN, HELD = 1080, 1200
 PREPARED = "omniglot-v2.npz"  # in the cache
 DRAWING = 2**16  # bytes: 105×105 bits as a PNG take a few hundred
-
-Array = np.ndarray[Any, np.dtype[Any]]
 # "0001_01.png" is the first character by the first drawer.
 _NAME = re.compile(r"(\d{4})_(\d{2})\.png")
 
@@ -47,10 +44,9 @@ def load(split: str = "train", data_dir: str | os.PathLike[str] | None = None) -
     stamp = np.array([_stamp(path) for path in found], np.str_)
 
     def valid(arrays: Arrays) -> bool:
-        bits, source = arrays.get("bits"), arrays.get("source")
-        whole = bits is not None and bits.dtype == np.uint8 and bits.shape == (CLASSES, DRAWERS, SIZE * SIZE // 8)
+        whole = arrays["bits"].shape == (CLASSES, DRAWERS, SIZE * SIZE // 8)
         # Without the original files, whatever was once made of them will do: there is only one Omniglot.
-        return whole and source is not None and (not found or np.array_equal(source, stamp))
+        return whole and (not found or np.array_equal(arrays["source"], stamp))
 
     def make() -> Arrays:
         sources = found or _download()
@@ -75,9 +71,8 @@ def find(data_dir: str | os.PathLike[str] | None = None) -> list[Path]:
     folders = ([Path(named).expanduser()] if named else []) + ([cache_dir()] if data_dir is None else [])
     for folder in folders:
         for inner in ("", "omniglot", "python", "omniglot/python"):
-            found = [folder / inner / name for name in PARTS]
-            zips = [path.with_suffix(".zip") for path in found]
-            parts = [archive if archive.exists() else path for archive, path in zip(zips, found, strict=True)]
+            parts = [folder / inner / name for name in PARTS]
+            parts = [archive if (archive := path.with_suffix(".zip")).exists() else path for path in parts]
             if all(path.exists() for path in parts):
                 return parts
     if data_dir is not None:
@@ -104,24 +99,20 @@ def _download() -> list[Path]:
     paths = [folder / f"{name}.zip" for name in PARTS]
     with lock(folder / ".lock"):  # the other processes of a machine wait and then find the files
         for path in paths:
-            if not path.exists():
-                try:
-                    _fetch(path)
-                except Exception as error:  # also of what came: a damaged file can make zipfile raise anything
-                    raise FileNotFoundError(f"{_wanted(folder)}. The download failed: {line(error)}") from error
+            if path.exists():
+                continue
+            say(f"fetching {URL}/{path.name}")
+            try:
+                with urllib.request.urlopen(f"{URL}/{path.name}", timeout=30) as answer:
+                    data = answer.read()
+                with zipfile.ZipFile(io.BytesIO(data)) as archive:  # its checksums are compared
+                    if fault := archive.testzip():
+                        raise ValueError(f"{fault} is damaged")
+            except Exception as error:  # also of what came: a damaged file can make zipfile raise anything
+                raise FileNotFoundError(f"{_wanted(folder)}. The download failed: {line(error)}") from error
+            with atomic_write(path) as file:
+                file.write(data)
     return paths
-
-
-def _fetch(path: Path) -> None:
-    """Download a zip, which appears only whole: its checksums are compared."""
-    say(f"fetching {URL}/{path.name}")
-    with urllib.request.urlopen(f"{URL}/{path.name}", timeout=30) as answer:
-        data = answer.read()
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if fault := archive.testzip():
-            raise ValueError(f"{fault} is damaged")
-    with atomic_write(path) as file:
-        file.write(data)
 
 
 def prepare(sources: list[Path]) -> Array:
@@ -136,8 +127,7 @@ def prepare(sources: list[Path]) -> Array:
         for source, characters in zip(sources, PARTS.values(), strict=True):
             before = seen.sum()
             for name, length, read in _members(source):
-                found = _NAME.fullmatch(name.rsplit("/", 1)[-1])
-                if not found:
+                if not (found := _NAME.fullmatch(name.rsplit("/", 1)[-1])):
                     continue
                 index, drawer = int(found[1]) - 1, int(found[2]) - 1
                 if not (0 <= index < CLASSES and 0 <= drawer < DRAWERS) or seen[index, drawer]:
@@ -177,10 +167,9 @@ def _raw(source: Path, name: str, length: int, read: Callable[[], bytes]) -> Arr
         raise ValueError(f"{source}: expected drawings of at most {DRAWING:,} bytes, got {name} of {length:,}")
     with _reading(f"{source}: {name}"):
         image = Image.open(io.BytesIO(read()), formats=["PNG"])
-    if image.size != (RAW, RAW):
-        raise ValueError(f"{source}: expected images of {RAW}×{RAW}, got {name} of {image.width}×{image.height}")
-    with _reading(f"{source}: {name}"):
-        return np.asarray(image.convert("L")) < 128
+        if image.size == (RAW, RAW):
+            return np.asarray(image.convert("L")) < 128
+    raise ValueError(f"{source}: expected images of {RAW}×{RAW}, got {name} of {image.width}×{image.height}")
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import IO, Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import UInt8
@@ -26,7 +26,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngInfo
 
-from ..support.files import FREE, check_size, line, npz
+from ..support.files import FREE, Array, check_size, line, npz
 from ..support.say import bar
 from .episodes import ClassImages, part
 
@@ -51,7 +51,6 @@ MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 # Colour profiles in a PNG, of which one is allowed: Pillow unpacks them all, each to as much as 1 MB.
 PROFILES = 10
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Size = tuple[int, int] | None
 Read = TypeVar("Read")
 SOURCES = "a folder or file of images, or an .npy or .npz file"
@@ -118,21 +117,18 @@ def pictures(paths: Sequence[str | os.PathLike[str]], shape: tuple[int, int, int
 
     shape: (channels, height, width) to bring each to, cut to the middle if the proportions differ.
     """
-    channels, *size = shape
     files: list[Path] = []
     for path in map(Path, paths):
         path = path.expanduser()
-        inside = sorted(path / name for name in _find(path)) if path.is_dir() else [path]
-        if not inside or not (path.is_dir() or path.is_file()):
+        inside = sorted(path / name for name in _find(path)) if path.is_dir() else [path] * path.is_file()
+        if not inside:
             came = "a folder with none" if path.is_dir() else "no such file"
             raise FileNotFoundError(f"{path}: expected an image file, or a folder of them, got {came}")
         if not is_image(inside[0]):
             raise ValueError(f"{path}: expected an image file ({', '.join(SUFFIXES)}), got *{path.suffix}")
         files += inside
-    if not files:
-        raise ValueError("images: expected at least one picture, got none")
-    fit = _fitter(files[0], (size[0], size[1]), channels)
-    found, left_out = _gather(files, lambda path: fit(next(frames(path, path)), len(files)))
+    fit = _fitter(files[0], shape[1:], shape[0])
+    found, left_out = _gather(files, lambda path: [fit(next(frames(path, path)), len(files))])
     levels = np.stack([image for _, image in found]).transpose(0, 3, 1, 2)
     return Pictures(levels, [path for path, _ in found], left_out)
 
@@ -145,11 +141,11 @@ def upload(
     Refused before anything is decoded: a kind of file that browsers do not show, more than `most` frames, or more
     than so many `pixels` in all of them.
     """
-    channels, *size = shape
     if data.count(b"iCCP") > PROFILES:
         raise ValueError(f"{where}: expected an image with one colour profile, got more than {PROFILES}")
+    fit = _fitter(where, shape[1:], shape[0])
     for picture in frames(io.BytesIO(data), where, WEB, most, pixels):
-        yield _fit(picture, (size[0], size[1]), channels).transpose(2, 0, 1)
+        yield fit(picture, 1).transpose(2, 0, 1)
 
 
 def names(paths: Sequence[Path]) -> list[str]:
@@ -175,15 +171,13 @@ def write_sheet(sheet: Image.Image, file: BinaryIO) -> None:
 
 def is_sheet(path: Path) -> bool:
     """Whether a file is a sheet that `write_sheet` wrote."""
-    try:
-        with Image.open(path, formats=("PNG",)) as image:
-            return _is_sheet(image)
-    except Exception:  # no picture, or a damaged one
-        return False
+    with contextlib.suppress(Exception), Image.open(path, formats=("PNG",)) as image:
+        return _is_sheet(image)
+    return False  # no picture, or a damaged one
 
 
 def _is_sheet(image: Image.Image) -> bool:
-    return image.format == "PNG" and image.info.get("Software") == _mark(image)
+    return image.info.get("Software") == _mark(image)
 
 
 def _mark(image: Image.Image) -> str:
@@ -224,25 +218,24 @@ def _from_files(root: Path, fit: Fit) -> list[Found]:
         )
 
     def read(place: Path) -> list[Found]:
-        path, images = place.relative_to(base), list[tuple[Array, float]]()
-        for picture in frames(place, place):
-            images.append((fit(picture, len(paths)), _content(picture)))
-        alone = bool(loose) or len(images) > 1
+        path, pictures = place.relative_to(base), [(fit(p, len(paths)), _content(p)) for p in frames(place, place)]
+        alone = bool(loose) or len(pictures) > 1
         label = _shown(path if alone else path.parent)
-        return [Found(*image, label, alone) for image in images]
+        return [Found(image, content, label, alone) for image, content in pictures]
 
-    read_files, left_out = _gather([base / path for path in paths], read)
+    found, left_out = _gather([base / path for path in paths], read)
     if left_out:
         listed = "; ".join(f"{_shown(path.relative_to(base))}: {why}" for path, why in left_out.items())
         warnings.warn(f"{root}: {len(left_out)} of {len(paths)} files left out: {listed}", stacklevel=3)
-    start, (one, *_) = read_files[0]
-    for path, some in read_files:
-        if odd := next((other for other in some if other.image.shape[:2] != one.image.shape[:2]), None):
+    start, first = found[0]
+    for path, one in found:
+        if one.image.shape[:2] != first.image.shape[:2]:
+            wanted, came = ("{}×{} (height × width)".format(*some.image.shape) for some in (first, one))
             raise ValueError(
-                f"{path}: expected {_by(one.image)} like {_shown(start.relative_to(base))}, got {_by(odd.image)}; "
+                f"{path}: expected {wanted} like {_shown(start.relative_to(base))}, got {came}; "
                 f"give size=… to bring all to one size"
             )
-    return [one for _, some in read_files for one in some]
+    return [one for _, one in found]
 
 
 def _from_array(path: Path, fit: Fit) -> tuple[list[Found], bool]:
@@ -252,20 +245,6 @@ def _from_array(path: Path, fit: Fit) -> tuple[list[Found], bool]:
         raise ValueError(f"{path}: expected {SOURCES}, got a file {end}")
     arrays = npz(path, ("images", "labels"))
     array, labels = arrays["images"], arrays.get("labels")
-    bits = array.dtype == bool or (array.dtype == np.uint8 and array.size > 0 and int(array.max()) <= 1)
-    images = _bytes(path, array, bits)
-    if labels is not None and labels.shape != images.shape[:1]:
-        raise ValueError(f"{path}: expected one label for each of {len(images)} images, got shape {labels.shape}")
-    found = []
-    for i, image in enumerate(images):
-        picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
-        label = i if labels is None else labels[i]
-        found.append(Found(fit(picture, len(images)), _content(picture), label, labels is None))
-    return found, bits
-
-
-def _bytes(path: Path, array: Array, bits: bool) -> UInt8[Array, "N height width channels"]:
-    """Check an array of images, and give it as uint8 (N, height, width, 1 or 3)."""
     if array.ndim == 3:
         array = array[..., None]
     if array.ndim != 4 or array.shape[-1] not in (1, 3) or not array.size:
@@ -274,26 +253,34 @@ def _bytes(path: Path, array: Array, bits: bool) -> UInt8[Array, "N height width
             f"{path}: expected images N×height×width or N×height×width×channels with 1 or 3 channels, "
             f"got shape {array.shape}{hint}"
         )
-    if bits:
-        return array.astype(np.uint8) * 255
-    if array.dtype == np.uint8:
-        return array
-    if not np.issubdtype(array.dtype, np.floating):
+    if labels is not None and labels.shape != array.shape[:1]:
+        raise ValueError(f"{path}: expected one label for each of {len(array)} images, got shape {labels.shape}")
+    floating = np.issubdtype(array.dtype, np.floating)
+    if not floating and array.dtype not in (np.uint8, bool):
         raise ValueError(f"{path}: expected uint8, bool, or floating point on [0, 1], got {array.dtype}")
-    low, high = float(array.min()), float(array.max())
-    if not (low >= 0 and high <= 1):  # NaN too
+    low, high = array.min(), array.max()
+    if floating and not (low >= 0 and high <= 1):  # NaN too
         raise ValueError(f"{path}: expected floating point on [0, 1], got values from {low:g} to {high:g}")
-    return np.round(array * 255).astype(np.uint8)
+    bits = bool(not floating and high <= 1)
+    scaled = np.round(array * np.uint8(255)).astype(np.uint8) if floating or bits else array
+    found = []
+    for i, image in enumerate(scaled):
+        picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+        label = i if labels is None else labels[i]
+        found.append(Found(fit(picture, len(scaled)), _content(picture), label, labels is None))
+    return found, bits
 
 
-def _gather(paths: Sequence[Path], read: Callable[[Path], Read]) -> tuple[list[tuple[Path, Read]], dict[Path, str]]:
+def _gather(
+    paths: Sequence[Path], read: Callable[[Path], list[Read]]
+) -> tuple[list[tuple[Path, Read]], dict[Path, str]]:
     """What `read` makes of each file that can be read, and why others cannot; an error if none can."""
     found: list[tuple[Path, Read]] = []
     faults: dict[Path, Exception] = {}
     with bar("reading pictures", len(paths)) as step:
         for path in paths:
             try:
-                found.append((path, read(path)))
+                found += [(path, one) for one in read(path)]
             except TooMuch:
                 raise
             except (ValueError, OSError) as error:
@@ -301,10 +288,9 @@ def _gather(paths: Sequence[Path], read: Callable[[Path], Read]) -> tuple[list[t
             step(1)
     if not found:
         first, *more = faults.values()
-        kind = type(first) if isinstance(first, OSError) else ValueError
-        raise kind(f"{first}; the other {len(more)} cannot be read either") if more else first
-    why = {path: line(error).replace(f" {str(path)!r}", "") for path, error in faults.items()}
-    return found, {path: said.removeprefix(f"{path}: ") for path, said in why.items()}
+        raise type(first)(f"{first}; the other {len(more)} cannot be read either") if more else first
+    why = {path: line(error).removeprefix(f"{path}: ") for path, error in faults.items()}
+    return found, {path: said.replace(f" {str(path)!r}", "") for path, said in why.items()}
 
 
 def _find(root: Path) -> Iterator[Path]:
@@ -313,16 +299,11 @@ def _find(root: Path) -> Iterator[Path]:
     def unreadable(error: OSError) -> None:
         raise error  # it names the folder; os.walk would pass it over
 
-    ways = {root: [root.resolve()]}  # the real folders on the way to each
     for place, folders, files in os.walk(root, onerror=unreadable, followlinks=True):
-        way = ways.pop(Path(place))
         folders[:] = [name for name in folders if not name.startswith(".")]
-        for name in folders:
-            path = Path(place, name)
-            real = path.resolve()
-            if any(folder.is_relative_to(real) for folder in way):
-                raise ValueError(f"{path}: a link back to {real}, which holds it; remove the link")
-            ways[path] = [*way, real]
+        for path in (Path(place, name) for name in folders):
+            if path.is_symlink() and any(way.resolve().is_relative_to(path.resolve()) for way in path.parents):
+                raise ValueError(f"{path}: a link back to {path.resolve()}, which holds it; remove the link")
         for name in files:
             if not name.startswith(".") and is_image(Path(name)):
                 yield Path(place, name).relative_to(root)
@@ -332,34 +313,29 @@ class TooMuch(ValueError):
     """Images that there is no room for."""
 
 
-def _fitter(root: Path, size: Size, channels: int | None) -> Fit:
+def _fitter(where: Any, size: Size, channels: int | None) -> Fit:
     """Bring pictures to a size, as many as there is room for."""
     done = 0
 
-    def fit(picture: Image.Image, count: int) -> Array:
+    def fit(image: Image.Image, count: int) -> Array:
         nonlocal done
-        height, width = size or (picture.height, picture.width)
-        each = height * width * (channels or len(picture.getbands()))
+        height, width = size or (image.height, image.width)
+        each = height * width * (channels or len(image.getbands()))
         done += each
         try:
             check_size(max(done, count * each))
         except ValueError as error:
-            raise TooMuch(f"{root}: images of {height}×{width}: {error}; a smaller size=… reduces them") from None
-        return _fit(picture, size, channels)
+            raise TooMuch(f"{where}: images of {height}×{width}: {error}; a smaller size=… reduces them") from None
+        if channels is not None:
+            image = image.convert("L" if channels == 1 else "RGB")
+        if (image.height, image.width) != (height, width):
+            smaller = height <= image.height and width <= image.width
+            # Averages over areas when it shrinks; smooth when it grows.
+            method = Image.Resampling.BOX if smaller else Image.Resampling.BICUBIC
+            image = ImageOps.fit(image, (width, height), method)
+        return np.asarray(image, np.uint8).reshape(height, width, -1)
 
     return fit
-
-
-def _fit(image: Image.Image, size: Size, channels: int | None) -> UInt8[Array, "height width channels"]:
-    if channels is not None:
-        image = image.convert("L" if channels == 1 else "RGB")
-    if size is not None and (image.height, image.width) != size:
-        smaller = size[0] <= image.height and size[1] <= image.width
-        # Averages over areas when it shrinks; smooth when it grows.
-        method = Image.Resampling.BOX if smaller else Image.Resampling.BICUBIC
-        image = ImageOps.fit(image, (size[1], size[0]), method)
-    pixels = np.asarray(image, np.uint8)
-    return pixels.reshape(*pixels.shape[:2], -1)
 
 
 def _threshold(binary: float | bool | None, channels: int | None) -> float | None:
@@ -386,10 +362,6 @@ def _size(size: Any) -> Size:
 def _shown(path: Path) -> str:
     """A name that can be printed, also where it is not UTF-8."""
     return os.fsencode(path.as_posix()).decode("utf-8", "backslashreplace")
-
-
-def _by(image: Array) -> str:
-    return f"{image.shape[0]}×{image.shape[1]} (height × width)"
 
 
 # THE SPLIT
@@ -462,9 +434,7 @@ def frames(
                 raise ValueError(f"{where}: expected at most {pixels:,} pixels, got {times}{wide:,} × {tall:,}")
             done += wide * tall
             with _reading(where, kinds):
-                _check_scans(image)
-                samples = _samples(image)
-                picture = _flat(ImageOps.exif_transpose(image), *samples)
+                picture = _flat(image)
             yield picture
 
 
@@ -486,79 +456,66 @@ def _reading(where: Any, kinds: Sequence[str]) -> Iterator[None]:
         raise ValueError(f"{where}: expected an image, but it cannot be read ({line(error)})") from error
 
 
-def _check_scans(image: Image.Image) -> None:
-    """Refuse a JPEG that passes over its picture again and again; before it is decoded."""
-    if isinstance(image, JpegImageFile) and image.fp is not None:
-        place = image.fp.tell()
-        image.fp.seek(0)
-        found = scans(image.fp.read(FREE))
-        image.fp.seek(place)
-        if found > SCANS:
-            raise ValueError(
-                f"a JPEG of more than {SCANS} passes; usual cause: a file made to keep its reader busy"
-            )
-
-
-def scans(data: bytes) -> int:
-    """How often a JPEG passes over its first picture; no further than one more than SCANS.
+def _check_scans(file: IO[bytes]) -> None:
+    """Refuse a JPEG that passes over its picture again and again; before it is decoded.
 
     Goes from part to part as libjpeg does, so that thumbnails and notes, which are parts, are passed over.
     """
+    place = file.tell()
+    file.seek(0)
+    data = file.read(FREE)
+    file.seek(place)
     count, at = 0, 2
-    while count <= SCANS and (found := MARKER.search(data, at)):
+    while found := MARKER.search(data, at):
         at, code = found.end(), data[found.end() - 1]
         if code == 0xD9:  # the end of the picture
             break
         count += code == 0xDA
+        if count > SCANS:
+            raise ValueError(
+                f"a JPEG of more than {SCANS} passes; usual cause: a file made to keep its reader busy"
+            )
         if code != 0xD8:  # the beginning, which has no length; what is too short has its length alone
             at += max(int.from_bytes(data[at : at + 2], "big"), 2)
-    return count
 
 
-def _samples(image: Image.Image) -> tuple[int, bool, bool]:
-    """What Pillow's mode does not tell of an image file, and loading it forgets.
-
-    The largest value that its samples can have; whether that is black, where Pillow leaves it so; and whether
-    Pillow cuts colours of 16 bits to 8.
-    """
-    tiles, tags = getattr(image, "tile", []), getattr(image, "tag_v2", {})
-    raw = str(tiles[0][3]) if tiles else ""
+def _flat(image: Any) -> Image.Image:
+    """Bring an image of any kind to grey ("L") or colour ("RGB") of 8 bits, on white where it is transparent."""
+    if isinstance(image, JpegImageFile) and image.fp is not None:
+        _check_scans(image.fp)
+    # What the mode does not tell, and loading forgets: the largest value that samples can have, whether that is
+    # black, where Pillow leaves it so, and whether Pillow cuts colours of 16 bits to 8.
+    raw, tags = str(image.tile[0][3]) if image.tile else "", getattr(image, "tag_v2", {})
     wide = image.mode.startswith("I")
     bits = re.search(r"[IL];(\d+)[A-Z]*?(S?)\b", raw)  # such as I;16BS, signed
     most = 2 ** (int(bits[1]) - len(bits[2])) - 1 if bits else 65535 if wide else 255
-    with contextlib.suppress(TypeError, ValueError):
-        said = tags.get(281, ())  # MaxSampleValue
-        most = max(1, int(max(said) if isinstance(said, tuple) else said)) if said and wide else most
-    return most, wide and tags.get(262) == 0, image.format in ("PNG", "TIFF") and ";16" in raw and not wide
+    if wide and tags.get(281):  # MaxSampleValue
+        most = max(1, int(np.max(tags[281])))
+    reduced = image.format in ("PNG", "TIFF") and ";16" in raw and not wide
 
-
-def _flat(image: Image.Image, most: int, inverted: bool, reduced: bool) -> Image.Image:
-    """Bring any kind of image to grey ("L") or colour ("RGB") of 8 bits, on white where it is transparent."""
+    image = ImageOps.exif_transpose(image)
+    clear = image.info.get("transparency")
     if image.mode == "F":
         raise ValueError("floating point pixels, whose range is not known; save it as 8 or 16 bits, or as an array")
-    clear = image.info.get("transparency")
-    if image.mode in ("1", "L") or image.mode.startswith("I"):
+    if wide or image.mode in ("1", "L"):
         values = np.asarray(image.convert("L") if image.mode == "1" else image).astype(np.int64)
         levels = values
-        if image.mode.startswith("I"):
+        if wide:
             values = values % 2**32 if most > 2**31 else values
             _check_range(int(values.min()), int(values.max()), most)
             levels = values * 255 // most
-            levels = 255 - levels if inverted else levels
-        elif isinstance(clear, int):
-            clear = clear * 255 // most  # Pillow has scaled the pixels alone
-        if isinstance(clear, int):
-            levels = np.where(values == clear, 255, levels)
+            levels = 255 - levels if tags.get(262) == 0 else levels
+        if isinstance(clear, int):  # of what is not wide, Pillow has scaled the pixels alone
+            levels = np.where(values == (clear if wide else clear * 255 // most), 255, levels)
         return Image.fromarray(levels.astype(np.uint8))
     if reduced and isinstance(clear, tuple):
         image.info["transparency"] = tuple(value >> 8 for value in clear)
-    if image.mode in ("LA", "La", "RGBA", "RGBa", "PA") or clear is not None:
+    flat = seen = image.convert("RGB")
+    if image.has_transparency_data:
         whole = image.convert("RGBA")
         ground = Image.new("RGBA", image.size, "white")
         ground.alpha_composite(whole)
         flat, seen = ground.convert("L" if image.mode in ("LA", "La") else "RGB"), whole.convert("RGB")
-    else:
-        flat = seen = image.convert("RGB")
     if reduced:
         _check_range(0, int(np.asarray(seen).max()), 255)
     return flat

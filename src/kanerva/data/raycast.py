@@ -16,19 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float64, Int64, UInt8
 
+from ..support.files import Array
 from ..support.loops import compiled
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
+# What stands in `Scene.room` where there is a wall.
 WALL = -1
-"""What stands in `Scene.room` where there is a wall."""
+# The tangent of half the field of view: 90°, as DeepMind Lab has it.
 TAN = 1.0
-"""The tangent of half the field of view: 90°, as DeepMind Lab has it."""
+# Of walls, and of the eye above the floor.
 HEIGHT, EYE = 1.0, 0.5
-"""Of walls, and of the eye above the floor."""
+# Rays in a pixel: in columns, and in each of them. The edges of walls are columns, and take the most; columns are
+# shifted against each other, so that lines which are almost level meet ACROSS · DOWN heights.
 ACROSS, DOWN = 8, 2
-"""Rays in a pixel: in columns, and in each of them. The edges of walls are columns, and take the most; columns are
-shifted against each other, so that lines which are almost level meet ACROSS · DOWN heights."""
 
 
 class Scene(NamedTuple):
@@ -52,22 +51,12 @@ def pyramid(texture: UInt8[Array, "side side 3"]) -> UInt8[Array, "texels 3"]:
 
     level l: (side / 2^l)² texels, each the mean of 2×2 of level l − 1.
     """
-    side = len(texture)
-    if texture.shape != (side, side, 3) or side & (side - 1) or not side:
-        raise ValueError(
-            f"texture: expected a square of colours whose side is a power of two, got shape {texture.shape}"
-        )
     level, levels = texture.astype(np.float64), []
     while True:
         levels.append(np.floor(level + 0.5).astype(np.uint8).reshape(-1, 3))
         if len(level) == 1:
             return np.concatenate(levels)
         level = (level[::2, ::2] + level[1::2, ::2] + level[::2, 1::2] + level[1::2, 1::2]) / 4
-
-
-def side_of(atlas: UInt8[Array, "textures texels 3"]) -> int:
-    """The side of the textures in an atlas: texels = (4 side² − 1) / 3."""
-    return math.isqrt((3 * atlas.shape[1] + 1) // 4)
 
 
 @compiled
@@ -130,9 +119,11 @@ def add(pixel: Any, texture: Any, start: int, n: int, u: float, v: float, shade:
 
 
 @compiled
-def _render(
-    room: Any, walls: Any, floors: Any, sky: Any, atlas: Any, shade: Any, side: int, poses: Any, size: int, out: Any
-) -> None:
+def render(scene: Scene, poses: Float64[Array, "n 3"], size: int) -> UInt8[Array, "n 3 size size"]:
+    """Draw what is seen from each pose (x, y, θ), which lies in an open cell. Proof: tests/test_raycast.py."""
+    room, walls, floors, sky, atlas, shade = scene
+    side = int(math.sqrt(3 * atlas.shape[1] + 1)) // 2  # of a texture: it has (4 side² − 1) / 3 texels
+    out = np.empty((len(poses), 3, size, size), np.uint8)
     edge = 2 * TAN / size  # of a pixel, on the plane at distance 1
     ds = edge / math.sqrt(ACROSS * DOWN)  # of the square that a ray stands for
     sums = np.empty((size, size, 3))
@@ -181,65 +172,27 @@ def _render(
                     width = depth * ds * math.sqrt(depth / EYE)  # the mean of the two, as √(width · length)
                     start, n = level_of(width, side)
                     add(pixel, atlas[floors[at]], start, n, px - right, py - below, 1.0, True)
-        scale = 1 / (ACROSS * DOWN)
-        for row in range(size):
-            for column in range(size):
-                for c in range(3):
-                    out[k, c, row, column] = int(sums[row, column, c] * scale + 0.5)
-
-
-def render(scene: Scene, poses: Float64[Array, "n 3"], size: int) -> UInt8[Array, "n 3 size size"]:
-    """Draw what is seen from each pose (x, y, θ), which lies in an open cell. Proof: tests/test_raycast.py."""
-    closed(scene.room)
-    inside = open_at(scene.room, poses)
-    if not inside.all():
-        raise ValueError(f"poses: expected open cells, got {poses[~inside][0].tolist()} (x, y, angle) in a wall")
-    out = np.empty((len(poses), 3, size, size), np.uint8)
-    _render(*scene, side_of(scene.atlas), poses, size, out)
+        out[k] = (sums * (1 / (ACROSS * DOWN)) + 0.5).astype(np.uint8).transpose(2, 0, 1)
     return out
 
 
-def closed(room: Int64[Array, "rows columns"]) -> None:
-    """Check that a maze has wall all around, so that every ray ends."""
-    if not all((edge == WALL).all() for edge in (room[0], room[-1], room[:, 0], room[:, -1])):
-        raise ValueError("room: expected wall all around, got an open cell at the border")
-
-
-def open_at(room: Int64[Array, "rows columns"], poses: Float64[Array, "n 3"]) -> Bool[Array, "n"]:
-    """Whether each pose lies in an open cell."""
-    j, i = (np.floor(poses[:, axis]).astype(np.int64) for axis in (0, 1))
-    inside = (i >= 0) & (i < room.shape[0]) & (j >= 0) & (j < room.shape[1])
-    return inside & (room[np.where(inside, i, 0), np.where(inside, j, 0)] != WALL)
-
-
 @compiled
-def _room_around(room: Any, x: float, y: float) -> float:
-    """The distance from a point to the nearest wall of the 3×3 cells around it, or infinity."""
-    i, j = math.floor(y), math.floor(x)
-    nearest = math.inf
-    for a in range(i - 1, i + 2):
-        for b in range(j - 1, j + 2):
-            if room[a, b] == WALL:
-                away_x, away_y = max(b - x, 0.0, x - b - 1), max(a - y, 0.0, y - a - 1)
-                nearest = min(nearest, math.sqrt(away_x * away_x + away_y * away_y))
-    return nearest
-
-
-@compiled
-def _clear(room: Any, poses: Any, least: float, ahead: float, out: Any) -> None:
-    for k in range(len(poses)):
-        x, y = poses[k, 0], poses[k, 1]
-        fx, fy = math.cos(poses[k, 2]), math.sin(poses[k, 2])
-        out[k] = _room_around(room, x, y) >= least
-        for n in range(-2, 3):  # five rays over the middle half of the picture
-            s = n * TAN / 4
-            out[k] = out[k] and hit(room, x, y, fx - s * fy, fy + s * fx)[0] >= ahead
-
-
 def clear(
     room: Int64[Array, "rows columns"], poses: Float64[Array, "n 3"], least: float, ahead: float
 ) -> Bool[Array, "n"]:
     """Whether each pose in an open cell is `least` from any wall, and `ahead` in the middle half of its view."""
     out = np.empty(len(poses), np.bool_)
-    _clear(room, poses, least, ahead, out)
+    for k in range(len(poses)):
+        x, y = poses[k, 0], poses[k, 1]
+        fx, fy = math.cos(poses[k, 2]), math.sin(poses[k, 2])
+        i, j = math.floor(y), math.floor(x)
+        out[k] = True
+        for a in range(i - 1, i + 2):  # the cells around
+            for b in range(j - 1, j + 2):
+                if room[a, b] == WALL:
+                    away_x, away_y = max(b - x, 0.0, x - b - 1), max(a - y, 0.0, y - a - 1)
+                    out[k] = out[k] and math.sqrt(away_x * away_x + away_y * away_y) >= least
+        for n in range(-2, 3):  # five rays over the middle half of the picture
+            s = n * TAN / 4
+            out[k] = out[k] and hit(room, x, y, fx - s * fy, fy + s * fx)[0] >= ahead
     return out

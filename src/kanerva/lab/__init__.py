@@ -1,9 +1,13 @@
 """Experiments, one file each: `run` gives numbers, `table` and `figures` show them and need nothing else.
 
-runner.py      which models and images an experiment is made with, its flags, and where its results go
-measures.py    what is stored, damaged and asked for, what a recall is told, and which answers are right
-tables.py      numbers as people read them
-drawing.py     figures from files of results;  pictures.py: images in them
+runner      with which models and images is an experiment made, what are its flags, where do its results go?
+measures    what is stored, damaged and asked for, and which answers are right?
+tables      how are numbers written for people?
+drawing     how is a figure made from a file of results?
+pictures    how do images get into files of results, and onto sheets?
+plane       what is the energy on a plane through three addresses?
+
+The other files are the experiments: EXPERIMENTS has the question of each.
 """
 
 import importlib

@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 import filelock
 import numpy as np
 
-Arrays = dict[str, np.ndarray[Any, np.dtype[Any]]]
+Array = np.ndarray[Any, np.dtype[Any]]
+Arrays = dict[str, Array]
 
 
 def cache_dir() -> Path:
@@ -160,7 +161,7 @@ def cached(name: str, make: Callable[[], Arrays], valid: Callable[[Arrays], bool
     the arrays are still given, with a warning.
     """
     path = cache_dir() / name
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, KeyError):  # an array may be missing
         if valid(arrays := npz(path)):
             return arrays
     arrays = make()
@@ -202,10 +203,10 @@ def npz(path: Path, names: Sequence[str] = ()) -> Arrays:
         raise ValueError(f"{path}: expected arrays saved by numpy, without objects, but: {line(error)}") from error
 
 
-def _array(file: Any) -> np.ndarray[Any, np.dtype[Any]]:
+def _array(file: Any) -> Array:
     """Read an array, and nothing else, in NumPy's format."""
     with file:
-        array: np.ndarray[Any, np.dtype[Any]] = np.lib.format.read_array(file, allow_pickle=False)
+        array: Array = np.lib.format.read_array(file, allow_pickle=False)
         if file.read(1):  # at the end of a zip's member its checksum is compared
             raise ValueError("there is more than one array")
         return array

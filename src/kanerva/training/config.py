@@ -9,8 +9,8 @@ import torch
 from .. import data
 from ..data import ClassImages
 from ..kernels import BACKENDS
-from ..models import BaseConfig, DKMConfig, find
-from ..models.base import CodecModelConfig
+from ..models import BaseConfig, DKMConfig
+from ..models.base import CodecModelConfig, find
 from ..support import checks
 
 Word = Literal["float32", "bfloat16", "uncaptured", "compiled", "uncompiled", "reference", "gram", "cpu", "triton"]
@@ -113,14 +113,12 @@ class TrainConfig:
     evaluate_every: int = 1_000
     """Steps between evaluations on validation images, each followed by a checkpoint (last.safetensors); also after
     the last step. Ctrl-C makes a checkpoint too."""
-    evaluate_images: int = 2_048
-    """Images in such an evaluation; 0 leaves evaluations out, and trains on the images for them too."""
     nonfinite: Literal["stop", "skip"] = "stop"
     """A loss or gradient that is not finite stops the run (the state is saved to look at), or skips the step."""
 
     def __post_init__(self) -> None:
         checks.fields(self, steps=1, batch=1, lengths=1, intermediate=0, lr=0, clip=0, autoencoder=0, augment=0)
-        checks.fields(self, average=0, evaluate_every=1, evaluate_images=0)
+        checks.fields(self, average=0, evaluate_every=1)
         checks.seed(self.seed)
         for name, sound, wanted in (
             ("steps", self.steps < MOST, "less than 2^53"),

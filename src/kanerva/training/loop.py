@@ -19,12 +19,8 @@ from .. import kernels
 from ..data import ClassImages, find
 from ..models import MODELS, load
 from ..models.base import CodecModel, CodecModelConfig, Model, Preparation
-from ..models.checkpoint import BEST, LAST, read
-from ..support import strict_json
+from ..models.checkpoint import BEST, LAST
 from ..support.checks import deep_checks
-from ..support.configs import from_dict
-from ..support.files import contents
-from ..support.say import say
 from .config import COMPILES, PRECISIONS, RunConfig, TrainConfig
 from .evaluate import Score, evaluate
 from .metrics import Log
@@ -43,6 +39,8 @@ EXPECT = (
 NONFINITE = "nonfinite.safetensors"
 # Different held-out images below which a score says little about others.
 FEW = 300
+# Images that are drawn for an evaluation, at most.
+SCORED = 2_048
 
 
 class NonFinite(RuntimeError):
@@ -107,8 +105,8 @@ def train_here(config: RunConfig, folder: Path, resume: bool, world: World) -> S
                     still_ours()
                 log.train(run.step, step.values(), learning_rate(run.step - 1, c))
             # weights are not chosen by images that they were trained on
-            if keeping and c.evaluate_images and world.main and images.split == "train":
-                score = evaluate(run.best_weights(), held, c.lengths[0], c.evaluate_images, extra=False)
+            if keeping and images.split == "train" and world.main:
+                score = evaluate(run.best_weights(), held, c.lengths[0], min(SCORED, len(held)), extra=False)
                 log.score(run.step, score)
                 if score.nats < run.best:
                     run.best, run.best_step = score.nats, run.step
@@ -131,8 +129,8 @@ def suited(config: RunConfig, images: ClassImages, world: World) -> RunConfig:
     c, kind = config.train, MODELS[config.model.kind]
     name = config.model.kind
     model = dataclasses.replace(config.model, image=images.shape, likelihood=images.likelihood)
-    images.check_classes((c.related or (0,))[0] or None)
-    classes = (c.related or (0,))[0] or None
+    classes = (c.related[0] or None) if c.related else None
+    images.check_classes(classes)
     most = images.fewest(classes)
     for flag, sound, wanted, came in (
         ("model", not kind.UNTRAINED, "one to train; kanerva evaluate takes this one as it is", name),
@@ -251,21 +249,6 @@ def handle_nonfinite(run: Run, bad: Bad | None, save: Callable[[str], None], log
         f"{text}. The weights before this step are in {NONFINITE}; {LAST} is as it was. Usual causes: "
         f"a learning rate that is too high, blank images under a normalisation. --nonfinite skip leaves them out"
     )
-
-
-def saved_config(folder: Path) -> RunConfig:
-    """The config of the run in a folder; that of its last checkpoint where config.json cannot be read."""
-    path = folder / "config.json"
-    if not folder.is_dir():
-        raise FileNotFoundError(f"{folder}: no such run; expected a run's folder, with config.json")
-    try:
-        return from_dict(RunConfig, strict_json.loads(contents(path)), str(path))
-    except (OSError, ValueError) as error:
-        last = folder / LAST
-        if not last.exists():
-            raise FileNotFoundError(f"{folder}: no run to resume; expected config.json and {LAST}") from None
-        say(f"{path}: cannot be read ({error}); taking the config from {last}")
-        return from_dict(RunConfig, read(last).about.get("run"), f"{last}: run")
 
 
 @contextlib.contextmanager

@@ -33,9 +33,7 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
         RunConfig(
             DKMConfig(),
             DataConfig("omniglot", split="train+validation"),
-            TrainConfig(
-                steps=300_000, lr=1e-4, schedule="constant", clip=0.0, evaluate_every=5_000, evaluate_images=0
-            ),
+            TrainConfig(steps=300_000, lr=1e-4, schedule="constant", clip=0.0, evaluate_every=5_000),
         ),
     ),
     "omniglot-record": (
@@ -86,9 +84,7 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
         RunConfig(
             DKMConfig(rows=64, code=200, codec=CodecConfig((256, 256, 256))),
             DataConfig("mazes"),
-            TrainConfig(
-                steps=110_000, lr=1e-4, schedule="constant", clip=0.0, evaluate_every=5_000, evaluate_images=0
-            ),
+            TrainConfig(steps=110_000, lr=1e-4, schedule="constant", clip=0.0, evaluate_every=5_000),
         ),
     ),
     "mazes-demo": (
@@ -102,9 +98,7 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
                 codec=CodecConfig((16, 32, 32), style="silu", linear=True),
             ),
             DataConfig("mazes"),
-            TrainConfig(
-                steps=1_200, batch=4, lr=2e-3, clip=CLIP, average=0.99, evaluate_every=400, evaluate_images=512
-            ),
+            TrainConfig(steps=1_200, batch=4, lr=2e-3, clip=CLIP, average=0.99, evaluate_every=400),
         ),
     ),
     "colour": (
@@ -119,9 +113,7 @@ PRESETS: dict[str, tuple[str, RunConfig]] = {
                 codec=CodecConfig((16, 32, 32), style="silu", linear=True),
             ),
             DataConfig("mazes", size=32),
-            TrainConfig(
-                steps=1_200, batch=4, lr=2e-3, clip=CLIP, average=0.99, evaluate_every=400, evaluate_images=512
-            ),
+            TrainConfig(steps=1_200, batch=4, lr=2e-3, clip=CLIP, average=0.99, evaluate_every=400),
         ),
     ),
 }

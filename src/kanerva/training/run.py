@@ -8,25 +8,24 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import filelock
 import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from ..data import changes
+from ..data.episodes import changes
 from ..models.base import Model
 from ..models.checkpoint import LAST, Checkpoint, read
 from ..support.configs import from_dict, to_dict
 from ..support.files import atomic_write, lock, make_folder, sweep
 from ..support.tensors import match, save
-from .config import MOST, RunConfig
+from .config import RunConfig
 
 # What may change when a run goes on: how long, how often it reports, where and how it computes.
-FREE = ("steps", "device", "compute", "evaluate_every", "evaluate_images", "nonfinite")
-# What Adam keeps of each parameter once there was a step.
-ADAM = {"step", "exp_avg", "exp_avg_sq"}
+FREE = ("steps", "device", "compute", "evaluate_every", "nonfinite")
+# What Adam keeps of each parameter once there was a step, beside the number of steps.
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @dataclass
@@ -52,14 +51,10 @@ class Run:
 
     def save(self, path: Path) -> None:
         """Write all of it to one file; the one that was there stays until the new one is whole."""
-        tensors = {f"model.{name}": x for name, x in self.model.state_dict().items()}
-        if self.average is not None:
-            tensors |= {f"average.{name}": x for name, x in self.average.module.state_dict().items()}
-            tensors["averaged"] = self.average.n_averaged
+        tensors = self._weights() | {f"data.{split}": marks for split, marks in self.marks.items()}
         for name, parameter in self.model.named_parameters():
-            for key, x in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{key}.{name}"] = torch.as_tensor(x)
-        tensors |= {f"data.{split}": marks for split, marks in self.marks.items()}
+            kept = self.optimizer.state.get(parameter, {})
+            tensors |= {f"optimizer.{key}.{name}": torch.as_tensor(x) for key, x in kept.items()}
         about = {
             "model": to_dict(self.config.model),
             "run": to_dict(self.config),
@@ -75,74 +70,35 @@ class Run:
         """Take all of it from a file; nothing is changed unless everything fits."""
         found = read(path)
         tensors, about = found.tensors, found.about
-        saved = from_dict(RunConfig, about.get("run"), f"{path}: run")
-        fits(self.config, saved, path)
+        fits(self.config, from_dict(RunConfig, about.get("run"), f"{path}: run"), path)
         same_images(self.marks, found)
-        if (self.average is not None) != ("averaged" in tensors):
-            raise ValueError(f"{path}: the run and the checkpoint differ in whether weights are averaged")
-        step, best = progress(about, path)
-        optimizer = self._optimizer_state(tensors, path, step)
-        weights, average = found.part("model."), found.part("average.")
-        match(self.model.state_dict(), weights, str(path))
-        if self.average is not None:
-            match(self.average.module.state_dict(), average, str(path))
-            match({"averaged": self.average.n_averaged}, {"averaged": tensors["averaged"]}, str(path))
-            self.average.module.load_state_dict(average)
-            self.average.n_averaged.copy_(tensors["averaged"])
-        self.model.load_state_dict(weights)
-        self.optimizer.load_state_dict(optimizer)
-        self.step, self.best = step, best
-        self.best_step = last if isinstance(last := about.get("best_step"), int) else None
-        self.spent = seconds(about) or 0.0
-
-    def _optimizer_state(self, tensors: dict[str, Tensor], path: Path, step: int) -> dict[str, Any]:
-        """The saved state of the optimiser, in the form that it takes; it must fit."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for i, (name, parameter) in enumerate(self.model.named_parameters()) if step else ():
-            entries = {key: x for full, x in tensors.items() if (key := optimizer_key(full, name))}
-            if set(entries) != ADAM:
-                lost = f"{', '.join(sorted(ADAM - set(entries))) or 'nothing'} missing"
-                raise ValueError(f"{path}: the optimiser's state for {name}: expected {sorted(ADAM)}, got {lost}")
-            own = {key: torch.tensor(0.0) if key == "step" else parameter for key in ADAM}
-            match(own, entries, f"{path}: the optimiser's state for {name}")
+        own, state = self._weights(), dict[int, dict[str, Tensor]]()
+        for i, (name, parameter) in enumerate(self.model.named_parameters()) if about["step"] else ():
             # files keep no strides, and a fused optimiser takes moments to lie in memory as their parameter does
-            state[i] = {
-                key: x if key == "step" else torch.empty_like(parameter).copy_(x) for key, x in entries.items()
-            }
-        groups = self.optimizer.state_dict()["param_groups"]
-        return {"state": state, "param_groups": groups}
+            state[i] = {"step": torch.tensor(0.0), **{key: torch.empty_like(parameter) for key in MOMENTS}}
+            own |= {f"optimizer.{key}.{name}": x for key, x in state[i].items()}
+        match(own, {name: x for name, x in tensors.items() if not name.startswith("data.")}, str(path))
+        for name, x in own.items():
+            x.copy_(tensors[name])
+        self.optimizer.load_state_dict(
+            {"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]}
+        )
+        self.step, self.spent = about["step"], about["seconds"]
+        self.best = math.inf if about["best"] is None else about["best"]
+        self.best_step = about["best_step"]
 
-
-def progress(about: dict[str, Any], path: Path) -> tuple[int, float]:
-    """The step and the best score that a checkpoint's description has."""
-    step, best = about.get("step"), about.get("best")
-    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step < MOST:
-        raise ValueError(f"{path}: step: expected a whole number from 0 to 2^53, got {step!r}")
-    if best is None:
-        return step, math.inf
-    if not isinstance(best, float) or not math.isfinite(best):
-        raise ValueError(f"{path}: best: expected a score or null, got {best!r}")
-    return step, best
-
-
-def seconds(about: dict[str, Any]) -> float | None:
-    """How long a checkpoint says that its run has trained; None where it does not say."""
-    found = about.get("seconds")
-    return found if isinstance(found, float) and 0 <= found < math.inf else None
-
-
-def optimizer_key(full: str, name: str) -> str | None:
-    """exp_avg, of optimizer.exp_avg.NAME."""
-    head, tail = "optimizer.", f".{name}"
-    key = full[len(head) : -len(tail)]
-    return key if full.startswith(head) and full.endswith(tail) and "." not in key else None
+    def _weights(self) -> dict[str, Tensor]:
+        """The weights and their average, by the names that they have in a file."""
+        tensors = {f"model.{name}": x for name, x in self.model.state_dict().items()}
+        if self.average is not None:
+            tensors |= {f"average.{name}": x for name, x in self.average.module.state_dict().items()}
+            tensors["averaged"] = self.average.n_averaged
+        return tensors
 
 
 def fits(config: RunConfig, saved: RunConfig, where: Path) -> None:
     """Check that a run may go on with this config; the error names the fields that differ."""
     free = {name: getattr(config.train, name) for name in FREE}
-    if 0 in (config.train.evaluate_images, saved.train.evaluate_images):
-        del free["evaluate_images"]  # without evaluations, the images for them are trained on
     freed = replace(
         saved, data=replace(saved.data, data_dir=config.data.data_dir), train=replace(saved.train, **free)
     )
@@ -213,6 +169,14 @@ def claim(
             )
 
         yield still_ours
+
+
+def saved_config(folder: Path) -> RunConfig:
+    """The config of the run in a folder, as its last checkpoint has it."""
+    last = folder / LAST
+    if not last.is_file():
+        raise FileNotFoundError(f"{folder}: no run to resume; expected a run's folder, with {LAST}")
+    return from_dict(RunConfig, read(last).about.get("run"), f"{last}: run")
 
 
 @contextlib.contextmanager

@@ -1,17 +1,16 @@
 """A run on one HTML page: what was trained, its scores, its curve, and experiments. It opens without a network.
 
-gather.py reads what there is, page.py puts it on the page (template.html), figures.py draws. All that comes from a
-file is escaped, and what is missing or cannot be read is said on the page.
+gather     what is there to show of a run, and what is missing or cannot be read?
+page       what does template.html show of it?
+figures    which pictures are embedded in the page?
 """
 
 from pathlib import Path
 
 from ...support.files import atomic_write
 from ...support.say import bar
-from .gather import Material, Results, gather
+from .gather import gather as gather
 from .page import page
-
-__all__ = ["Material", "Results", "gather", "page", "write"]
 
 
 def write(place: str | Path, out: Path | None = None, results: Path | None = None) -> Path:
