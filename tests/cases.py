@@ -69,8 +69,8 @@ def covariance_of(likelihood: Correlated) -> Tensor:
     return L @ torch.diag_embed(likelihood.scale.square().movedim(-3, -1)) @ L.mT
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def generator(seed: int = 0, device: str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
 
 
 def images(config: BaseConfig, *batch: int, seed: int = 0) -> Tensor:

@@ -3,10 +3,12 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Before torch is imported, and for every process that a test starts: the tests' matrices are small, and pytest runs
 # one worker a core, so a second thread only waits. One that has to be there waits without using the core.
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+
 
 import jaxtyping
 import pytest
@@ -16,6 +18,9 @@ from jaxtyping import install_import_hook
 
 # Before kanerva is imported: every annotated function then checks the shapes it takes and gives.
 install_import_hook("kanerva", "beartype.beartype")
+
+if TYPE_CHECKING:
+    from kanerva import DKM
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=50)
 # KANERVA_HYPOTHESIS=explore looks for new cases, many more of them.
@@ -61,6 +66,17 @@ def no_shape_checks() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def look(monkeypatch: pytest.MonkeyPatch) -> "DKM":
+    """For the commands, the model of every name is `mirror`, whose codec no file can hold."""
+    from mirror import mirror
+
+    m = mirror()
+    m.memory.backend = "reference"  # which need not be compiled
+    monkeypatch.setattr("kanerva.app.commands.load", lambda _: m)
+    return m
 
 
 @pytest.fixture

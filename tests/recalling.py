@@ -18,10 +18,6 @@ CONFIGS = pytest.mark.parametrize(
 )
 
 
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def model(config: DKMConfig = BITS, seed: int = 0, dtype: torch.dtype = torch.float32) -> DKM:
     """A model that was never trained, but whose images depend much on their codes."""
     torch.manual_seed(seed)
@@ -38,12 +34,3 @@ def model(config: DKMConfig = BITS, seed: int = 0, dtype: torch.dtype = torch.fl
 def images(config: DKMConfig, *batch: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     x = normal(*batch, *config.image, seed=seed)
     return ((x > 0.5) if config.likelihood == "bernoulli" else x.clamp(-1, 1)).to(dtype)
-
-
-def strokes(n: int) -> Tensor:
-    """Images of three straight strokes each."""
-    ends = torch.rand(n, 3, 2, 1, 1, 2, generator=generator()) * 20 + 4
-    pixels = torch.stack(torch.meshgrid(torch.arange(28.0), torch.arange(28.0), indexing="ij"), dim=-1)
-    a, b = ends[:, :, 0], ends[:, :, 1]
-    along = (((pixels - a) * (b - a)).sum(-1) / (b - a).square().sum(-1)).clamp(0, 1)[..., None]
-    return ((pixels - a - along * (b - a)).norm(dim=-1) < 1.2).any(1)[:, None].float()

@@ -39,14 +39,9 @@ def same(a: Checkpoint, b: Checkpoint) -> bool:
     return names and all(x[n].dtype == y[n].dtype and torch.equal(x[n], y[n]) for n in x) and a.about == b.about
 
 
-def test_what_is_loaded_can_be_saved_again(path: Path) -> None:
-    before = read(path)
-    storage.save(*before)
-    assert same(read(path), before)
-
-
 def test_no_changed_bit_loads_as_something_else(path: Path) -> None:
-    """One bit of every other byte of the header, and of some of the numbers."""
+    """One bit of every other byte of the header, and of some of the numbers; a whole file can be saved again."""
+    storage.save(*read(path))
     whole, before, choose = path.read_bytes(), read(path), random.Random(0)
     end = 8 + int.from_bytes(whole[:8], "little")
     for place in [*range(0, end, 2), *range(end, len(whole), 101)]:
@@ -59,23 +54,6 @@ def test_no_changed_bit_loads_as_something_else(path: Path) -> None:
             came, said = before, str(error)
         assert same(came, before), place
         assert str(path) in said, place
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (rb"\"iterations\": 1", rb"\"iterations\": 3"),
-        (b'"model.memory.R0":{"dtype":"F32"', b'"model.memory.R0":{"dtype":"I32"'),
-        (b'"shape":[4,6]', b'"shape":[6,4]'),
-        (b'"sha256"', b'"sha255"'),
-    ],
-)
-def test_a_changed_description_is_noticed(path: Path, old: bytes, new: bytes) -> None:
-    data = path.read_bytes()
-    assert old in data
-    path.write_bytes(data.replace(old, new, 1))
-    with pytest.raises(ValueError, match=r"model.safetensors: damaged"):
-        kanerva.load(path)
 
 
 def test_a_file_of_another_format_is_refused(path: Path) -> None:
@@ -198,11 +176,18 @@ def test_weights_that_are_not_finite_are_named(path: Path, value: float) -> None
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("rows", True), ("rows", 4.0), ("code", None), ("iterations", 1e400), ("image", [True, 8, 8])],
+    [
+        ("rows", True),
+        ("rows", 4.0),
+        ("code", None),
+        ("iterations", 1e400),
+        ("image", [True, 8, 8]),
+        ("rows", "1" * 9_000),
+    ],
 )
 def test_a_number_that_is_none_is_named(field: str, value: Any) -> None:
     config = {**kanerva.support.configs.to_dict(kanerva.DKMConfig()), field: value}
-    with pytest.raises(ValueError, match=rf"here.{field}: expected .*, got"):
+    with pytest.raises(ValueError, match=rf"here.{field}: expected .*, got .{{,300}}$"):
         kanerva.support.configs.from_dict(kanerva.DKMConfig, config, "here")
 
 
@@ -210,9 +195,3 @@ def test_a_number_that_is_none_is_named(field: str, value: Any) -> None:
 def test_an_unknown_kind_of_model_is_named_with_its_file(path: Path, kind: Any) -> None:
     with pytest.raises(ValueError, match=r"model.safetensors: model.kind: model: expected one of dkm,"):
         kanerva.load(changed(path, kind=kind))
-
-
-def test_an_error_is_not_as_long_as_what_was_wrong(path: Path) -> None:
-    with pytest.raises(ValueError, match=r"rows: expected .*, got '1111") as caught:
-        kanerva.load(changed(path, rows="1" * 10_000))
-    assert len(str(caught.value)) < 1000

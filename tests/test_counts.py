@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cases import normal
-from kanerva import MemoryState, kernels, memory
+from kanerva import MemoryState, memory
 from kanerva.nn import Memory
 
 DTYPES = [torch.float32, torch.float64]
@@ -61,19 +61,6 @@ def test_contains_only_what_could_have_been_written(dtype: torch.dtype) -> None:
     for q in unknown:
         with pytest.raises(ValueError, match=r"got 1 others \(the memory cannot tell; usual causes: "):
             m.forget(state, q[None])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rows", [8, 12, 16])
-def test_vectors_that_depend_on_each_other_are_not_counted(rows: int, dtype: torch.dtype) -> None:
-    """Eight in a span of four; chance is 1 in 1,000 a vector, of 1/|u|² near to a whole number."""
-    for seed in range(10):
-        z = (normal(8, 4, seed=seed) @ normal(4, 16, seed=seed + 100)).to(dtype)
-        z = (z.double() @ torch.linalg.pinv(z[:4].double()) @ z[:4].double()).to(dtype)
-        m = layer(16, rows, dtype, seed)
-        said = m.contains(m.write(z), z)
-        assert set(said.tolist()) <= {-1, 1}
-        assert int((said == 1).sum()) <= 1
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -151,6 +138,8 @@ def test_what_left_no_trace_is_unknown(small: float) -> None:
     assert m.contains(state, z).tolist() == [0] * 3
     assert m.contains(layer(16, 8).prior(), z).tolist() == [0] * 3
     assert m.contains(state, 0 * z).tolist() == [0] * 3  # which changes nothing
+    some = z * torch.tensor([[1], [0], [1]])  # and was never written
+    assert m.contains(m.write(some[:2]), some).tolist() == [1, 0, 0]
     tiny = layer(16, 8, scale=1e-14)  # the layer's own unit
     assert tiny.contains(tiny.write(1e-14 * z), 1e-14 * z).tolist() == [1] * 3
 
@@ -166,13 +155,6 @@ def test_a_vector_much_shorter_than_the_others_is_unknown() -> None:
     assert m.contains(layer(16, 8).write(z.float()).to(torch.float64), z.float().double()).tolist() == [1, 1, 1, -1]
 
 
-def test_a_key_of_zeros_is_never_written() -> None:
-    torch.manual_seed(0)
-    m, z, v = Memory(8, rows=6, values=2), normal(2, 8).float(), normal(2, 2, seed=1).float()
-    z[0] = 0
-    assert m.contains(m.write(z, values=v), z, v).tolist() == [0, 1]
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_key_that_came_again_with_another_value(dtype: torch.dtype) -> None:
     """Where little is written, its weight is a multiple of the first, and the pairs are not known apart."""
@@ -185,30 +167,7 @@ def test_a_key_that_came_again_with_another_value(dtype: torch.dtype) -> None:
         assert 0 not in m.contains(m.write(z[order], values=v[order]), z, v).tolist(), seed
 
 
-@pytest.mark.parametrize("batch", [(), (0,), (2, 3)])
-def test_no_question_has_no_answer(batch: tuple[int, ...]) -> None:
-    m = layer(16, 8)
-    state = m.write(normal(*batch, 3, 16).float())
-    assert m.contains(state, normal(*batch, 0, 16).float()).shape == (*batch, 0)
-    after = m.forget(state, normal(*batch, 0, 16).float())
-    torch.testing.assert_close(after, state)
-
-
 # forget
-
-
-def off(after: MemoryState, exact: MemoryState) -> float:
-    """The largest error, relative to the largest entry."""
-    return max(float((a - b).abs().max() / b.abs().max()) for a, b in zip(after, exact, strict=True))
-
-
-@pytest.mark.parametrize("noise_var", [1.0, 0.3, 0.1])
-def test_forgetting_from_float32(noise_var: float) -> None:
-    """The posterior of the others, also where a weight is a thousand times clearer than the noise."""
-    m, z = layer(40, 12, noise_var=noise_var), normal(6, 40, dtype=torch.float32)
-    w = kernels.write(m.prior(), z, m.noise_var, keys=40)[1].double()
-    exact = memory.condition(m.prior().to(torch.float64), w[2:], z[2:].double(), m.noise_var.double())
-    assert off(m.forget(m.write(z), z[:2]), exact) < 1e-3  # rounding, times prior_var ‖w‖² / noise_var
 
 
 def test_forgetting_copies_takes_all_of_them_together() -> None:

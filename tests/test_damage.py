@@ -6,13 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases import generator
 from kanerva.data import damage
 
 LARGE = (40, 1, 50, 60)  # 120,000 pixels: a share is exact to 0.0015 at one standard deviation
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def binary(*shape: int, ink: float = 0.3) -> Tensor:
@@ -21,22 +18,15 @@ def binary(*shape: int, ink: float = 0.3) -> Tensor:
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.4, 1.0])
 def test_a_share_of_bits_is_flipped_whatever_they_are(share: float) -> None:
+    """Salt and pepper flip half of what they hit."""
     x = binary(*LARGE)
-    cue, mask = damage.flips(x, share, generator())
-    assert mask is None
-    assert set(cue.unique().tolist()) <= {0.0, 1.0}
-    for value in (0, 1):
-        flipped = (cue != x)[x == value].float().mean()
-        assert flipped == pytest.approx(share, abs=0.013)  # five standard deviations of 36,000 coins
-
-
-def test_salt_and_pepper_flip_half_of_what_they_hit() -> None:
-    x = binary(*LARGE)
-    cue, mask = damage.salt_and_pepper(x, 0.3, generator())
-    assert mask is None
-    for value in (0, 1):
-        assert (cue != x)[x == value].float().mean() == pytest.approx(0.15, abs=0.01)
-    assert set(damage.salt_and_pepper(x, 1.0, generator()).x.unique().tolist()) == {0.0, 1.0}
+    for corrupt, hit in ((damage.flips, 1.0), (damage.salt_and_pepper, 0.5)):
+        cue, mask = corrupt(x, share, generator())
+        assert mask is None
+        assert set(cue.unique().tolist()) <= {0.0, 1.0}
+        for value in (0, 1):
+            flipped = (cue != x)[x == value].float().mean()
+            assert flipped == pytest.approx(hit * share, abs=0.013)  # five standard deviations of 36,000 coins
 
 
 def test_noise_has_its_standard_deviation_and_stays_in_range() -> None:
@@ -80,7 +70,7 @@ def test_half_is_erased_and_half_is_kept(side: str) -> None:
     expected[kept] = 1
     assert torch.equal(mask, expected.expand_as(mask))
     assert torch.equal(cue, x * expected)
-    with pytest.raises(ValueError, match="side: expected one of left, right, top, bottom, got 'middle'"):
+    with pytest.raises(ValueError, match=r"side: .* got 'middle'"):
         damage.half(x, "middle")
 
 

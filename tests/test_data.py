@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases import generator
 from conftest import cuda
 from kanerva.data import ClassImages, augment, episodes, load, mirror
 
 COUNTS = (1, 2, 7, 20, 3)
+STILL = {"rotation": 0.0, "scale": 0.0, "shear": 0.0, "shift": 0.0}
 
 
 def numbered(counts: tuple[int, ...] = COUNTS, split: str = "train") -> ClassImages:
@@ -27,10 +29,6 @@ def identities(x: Tensor) -> tuple[Tensor, Tensor]:
     """Which class and which of its images, from `numbered`."""
     values = ((x + 1) * 128).long()
     return values[..., 0, 0, 0], values[..., 0, 0, 1]
-
-
-def generator(seed: int = 0, device: str = "cpu") -> torch.Generator:
-    return torch.Generator(device).manual_seed(seed)
 
 
 def test_images_are_sorted_by_class() -> None:
@@ -55,6 +53,14 @@ def test_episodes_have_the_shape_asked_for(batch: int, length: int, classes: int
     assert x.dtype == torch.float32
 
 
+def evenly(which: Tensor, count: int) -> None:
+    """Every image of a class comes as often as the others: chi squared within five standard deviations."""
+    times = torch.bincount(which, minlength=count).double()
+    assert len(times) == count
+    expected = times.sum() / count
+    assert ((times - expected) ** 2 / expected).sum() < count - 1 + 5 * (2 * count) ** 0.5
+
+
 @pytest.mark.parametrize("classes", [None, 1, 3, 5])
 def test_episodes_draw_classes_then_images_uniformly(classes: int | None, device: str) -> None:
     """Every image of class c comes with probability 1/(5 count[c]), however many classes an episode has."""
@@ -64,10 +70,7 @@ def test_episodes_draw_classes_then_images_uniformly(classes: int | None, device
         # Episodes are independent, images of one are not: five standard errors of the mean over episodes.
         share = (label == c).double().mean(1)
         assert abs(share.mean() - 1 / 5) < 5 * share.std() / B**0.5 + 1e-12
-        times = torch.bincount(which[label == c], minlength=count).double()
-        assert len(times) == count
-        expected = times.sum() / count
-        assert ((times - expected) ** 2 / expected).sum() < count - 1 + 5 * (2 * count) ** 0.5
+        evenly(which[label == c], count)
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
@@ -91,9 +94,7 @@ def test_episodes_of_distinct_images_have_none_twice(classes: int | None, device
     first, one = label[:, 0], which[:, 0]
     for c, count in enumerate(COUNTS):
         assert abs((first == c).double().mean() - 1 / 5) < 5 * (0.2 * 0.8 / 4000) ** 0.5
-        times = torch.bincount(one[first == c], minlength=count).double()
-        expected = times.sum() / count
-        assert ((times - expected) ** 2 / expected).sum() < count - 1 + 5 * (2 * count) ** 0.5
+        evenly(one[first == c], count)
 
 
 def test_episodes_follow_the_generator(device: str) -> None:
@@ -163,10 +164,9 @@ def test_augment_keeps_the_original_where_nothing_would_be_left() -> None:
 
 def test_augment_without_any_change_is_the_identity() -> None:
     x = strokes(8, 21)[..., :17]
-    still = {"rotation": 0.0, "scale": 0.0, "shear": 0.0, "shift": 0.0}
-    assert torch.equal(augment(x, True, generator(), **still), x)
+    assert torch.equal(augment(x, True, generator(), **STILL), x)
     # bilinear weights are computed, not exact
-    assert torch.allclose(augment(2 * x - 1, False, generator(), **still), 2 * x - 1, atol=1e-5)
+    assert torch.allclose(augment(2 * x - 1, False, generator(), **STILL), 2 * x - 1, atol=1e-5)
 
 
 def test_mirror_turns_half_of_all_images_left_to_right() -> None:
@@ -187,10 +187,9 @@ def test_augment_fills_colour_from_the_border_and_binary_with_nothing() -> None:
 
 def maps(height: int, width: int, **changes: float) -> tuple[Tensor, Tensor]:
     """Where `augment` takes pixels from, old = A new + b, seen in images of their own coordinates."""
-    still = {"rotation": 0.0, "scale": 0.0, "shear": 0.0, "shift": 0.0}
     j, i = torch.arange(width) - (width - 1) / 2, torch.arange(height) - (height - 1) / 2
     x = torch.stack(torch.meshgrid(j, i, indexing="xy")).double()
-    y = augment(x.expand(500, -1, -1, -1), False, generator(), **(still | changes))
+    y = augment(x.expand(500, -1, -1, -1), False, generator(), **(STILL | changes))
     top, left = height // 2 - 2, width // 2 - 2
     new, old = (z[..., top : top + 5, left : left + 5].flatten(-2).mT for z in (x, y))
     design = torch.cat([new, torch.ones_like(new[:, :1])], -1).expand(500, -1, -1)
@@ -235,69 +234,40 @@ def make(**changes: Any) -> ClassImages:
     return ClassImages(**(good | changes))
 
 
-BAD: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
-    "float pixels": (lambda: make(pixels=PIXELS.float()), ValueError, r"pixels: expected uint8 .* torch.float32"),
-    "an empty class": (lambda: make(count=ZERO), ValueError, r"at least one image in every class .* counts from 0"),
-    "grey that is said to be binary": (
-        lambda: make(pixels=PIXELS + 2),
-        ValueError,
-        r"pixels: expected 0 or 1 .* 2",
-    ),
+BAD: dict[str, tuple[Callable[[], Any], str]] = {
+    "float pixels": (lambda: make(pixels=PIXELS.float()), r"pixels: expected uint8 .* torch.float32"),
+    "an empty class": (lambda: make(count=ZERO), r"at least one image in every class .* counts from 0"),
+    "grey that is said to be binary": (lambda: make(pixels=PIXELS + 2), r"pixels: expected 0 or 1 .* 2"),
     "a label too few": (
         lambda: ClassImages.from_labels(PIXELS, [1], binary=True),
-        ValueError,
-        r"labels: expected one for each of the 2 images, got shape \(1,\)",
+        r"labels: .* 2 images, got shape \(1,\)",
     ),
     "too many classes": (
         lambda: episodes(numbered(), 2, 3, 6),
-        ValueError,
         r"classes: expected at most 5, the number of classes of numbered/train, got 6",
     ),
     "too few that differ": (
         lambda: episodes(numbered(), 2, 7, 2, distinct=True),
-        ValueError,
-        r"length: expected at most 3 with distinct images, as 2 of the 5 classes of numbered/train may have no",
+        r"length: expected at most 3 with distinct images, as 2 of the 5 classes",
     ),
-    "half an image": (lambda: episodes(numbered(), 2, 1.5), ValueError, r"length: .* got 1.5"),  # type: ignore[arg-type]
+    "half an image": (lambda: episodes(numbered(), 2, 1.5), r"length: .* got 1.5"),  # type: ignore[arg-type]
     "a generator elsewhere": (
         lambda: episodes(numbered().to("meta"), 2, 1, generator=generator()),
-        ValueError,
         r"generator: expected one on meta where the images are, got one on cpu",
     ),
-    "augmenting elsewhere": (
-        lambda: augment(torch.zeros(1, 2, 2, device="meta"), True, generator()),
-        ValueError,
-        r"generator: expected one on meta .* got one on cpu",
-    ),
-    "augmenting bytes": (lambda: augment(PIXELS, True), TypeError, r"x: expected floating point .* torch.uint8"),
-    "turning backwards": (
-        lambda: augment(torch.zeros(1, 2, 2), True, rotation=-1.0),
-        ValueError,
-        r"rotation: expected a number from 0 to 180, got -1",
-    ),
-    "an unknown set": (
-        lambda: load("omniglott"),
-        ValueError,
-        r"name: expected one of glyphs, omniglot, mazes, images, or a path .*; did you mean 'omniglot'\?",
-    ),
-    "an unknown split": (
-        lambda: load("glyphs", "tset"),
-        ValueError,
-        r"split: expected one of train, validation, test, train\+validation, got 'tset'; did you mean 'test'\?",
-    ),
-    "an unknown option": (
-        lambda: load("omniglot", datadir="x"),
-        TypeError,
-        r"datadir: expected an option of omniglot \(data_dir\); did you mean 'data_dir'\?",
-    ),
-    "images from nowhere": (lambda: load("images"), ValueError, r"path: expected a folder .* got none"),
-    "a path to nowhere": (lambda: load("no/such/folder"), FileNotFoundError, r"no/such/folder: .* no such file"),
+    "augmenting bytes": (lambda: augment(PIXELS, True), r"x: expected floating point .* torch.uint8"),
+    "turning backwards": (lambda: augment(torch.zeros(1, 2, 2), True, rotation=-1.0), r"rotation: .* got -1"),
+    "an unknown set": (lambda: load("omniglott"), r"name: .*; did you mean 'omniglot'\?"),
+    "an unknown split": (lambda: load("glyphs", "tset"), r"split: .* got 'tset'; did you mean 'test'\?"),
+    "an unknown option": (lambda: load("omniglot", datadir="x"), r"datadir: .*; did you mean 'data_dir'\?"),
+    "images from nowhere": (lambda: load("images"), r"path: expected a folder .* got none"),
+    "a path to nowhere": (lambda: load("no/such/folder"), r"no/such/folder: .* no such file"),
 }
 
 
 @pytest.mark.usefixtures("no_shape_checks")
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_named(name: str) -> None:
-    call, kind, message = BAD[name]
-    with pytest.raises(kind, match=message):
+    call, message = BAD[name]
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=message):
         call()

@@ -90,19 +90,6 @@ def test_frame_is_all_that_was_written_up_to_a_rotation(of: Sizes) -> None:
     is_a_rotation(frame, w, z, EXACT)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    ("K", "C", "T"), [(1, 7, 1), (8, 20, 3), (8, 20, 8), (31, 100, 12), (33, 7, 5), (9, 50, 0)]
-)
-def test_frame_of_an_ordinary_write(K: int, C: int, T: int, dtype: torch.dtype) -> None:
-    """With the weights that addressing finds, which are more and more alike; in the precision of the state."""
-    R0, z = (normal(*shape, seed=i, dtype=dtype) for i, shape in enumerate([(K, C), (T, C)]))
-    state, w = memory.write(memory.prior(R0, PRIOR_VAR), z, NOISE_VAR)
-    frame = look(state, R0)
-    assert int(frame.rank) == int(frame.distinct) == T
-    is_a_rotation(frame, w, z, 1e-9 if dtype == torch.float64 else 3e-3)
-
-
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 2**20))
 def test_frame_of_codes_that_were_written_again(times: list[int], seed: int) -> None:
     """Directions of A alone; the vector of a code that was written m times has length 1/√m and its mean weight."""
@@ -117,47 +104,6 @@ def test_frame_of_codes_that_were_written_again(times: list[int], seed: int) -> 
     close(u @ frame.weights, torch.stack([w[which == i].mean(0) for i in range(len(times))]), EXACT)
 
 
-def test_frame_of_codes_that_were_written_again_and_again() -> None:
-    """By an ordinary write, where weights of copies are ever more alike: the faint stays apart from the rest."""
-    times = torch.tensor([2, 3, 3, 4, 5, 1])
-    R0, z = 0.3 * normal(24, 60), normal(6, 60, seed=1)
-    again = z.repeat_interleave(times, 0)[normal(18).argsort()]
-    state, w = memory.write(memory.prior(R0, PRIOR_VAR), again, NOISE_VAR)
-    faint = torch.linalg.svdvals(w)
-    assert float(faint[-1]) < 1e-4 * float(faint[0])
-    frame = look(state, R0)
-    close(frame.weights.mT @ frame.weights, w.mT @ w, 1e-12)
-    u = z @ torch.linalg.pinv(frame.codes, rtol=1e-7)
-    close(1 / u.square().sum(-1), times.double(), 1e-6)
-
-
-def test_frame_keeps_codes_whose_weights_are_nearly_the_same() -> None:
-    """A holds the square of the difference and loses it, B does not."""
-    R0, w, z = normal(20, 33, 50), normal(20, 2, 33, seed=1), normal(20, 2, 50, seed=2)
-    w[:, 1] = w[:, 0] + 1e-9 * w[:, 1]
-    frame = look(memory.condition(memory.prior(R0, PRIOR_VAR), w, z, NOISE_VAR), R0)
-    assert frame.rank.tolist() == frame.distinct.tolist() == [2] * 20
-    close(frame.weights.mT @ frame.codes, w.mT @ z, 1e-12)
-
-
-@given(sizes(), st.integers(0, 32))
-def test_frame_holds_nothing_that_was_forgotten(of: Sizes, n: int) -> None:
-    """Rounding may leave a trace of a weight, but of no code; the others are where they would be."""
-    of = of._replace(C=100, T=max(of.T, 1))
-    state, R0, w, z = made(of)
-    gone, kept = slice(n % of.T), slice(n % of.T, None)
-    frame = look(memory.forget(state, w[gone], z[gone], NOISE_VAR), R0)
-    assert int(frame.distinct) == len(z[kept])
-    u = z @ torch.linalg.pinv(frame.codes, rtol=1e-7)
-    outside = (z - u @ frame.codes).norm(dim=-1) / z.norm(dim=-1)
-    assert bool((outside[gone] > 1e-4).all())
-    assert bool((outside[kept] < EXACT).all())
-    close(
-        u[kept] @ u[kept].mT, torch.eye(len(z[kept]), dtype=torch.float64), 1e-6
-    )  # rounding over 1e-3, of codes alike
-    close(u[kept] @ frame.weights, w[kept], 1e-6)
-
-
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3), (0,)])
 def test_frame_of_each_memory_is_its_own(batch: tuple[int, ...]) -> None:
     R0, z = normal(8, 20), normal(*batch, 5, 20, seed=1)
@@ -169,30 +115,6 @@ def test_frame_of_each_memory_is_its_own(batch: tuple[int, ...]) -> None:
     flat = zip(*(part.reshape(-1, *part.shape[len(batch) :]) for part in (*frame, w, z)), strict=True)
     for *one, weights, codes in flat:
         is_a_rotation(memory.Frame(*one), weights, codes, 1e-9)
-
-
-def test_frame_of_more_codes_than_rows_is_that_of_their_sums() -> None:
-    """It says that there are K, and no code need fit."""
-    R0, w, z = normal(5, 30), normal(12, 5, seed=1), normal(12, 30, seed=2)
-    frame = look(memory.condition(memory.prior(R0, PRIOR_VAR), w, z, NOISE_VAR), R0)
-    assert int(frame.rank) == int(frame.distinct) == 5
-    close(frame.weights.mT @ frame.weights, w.mT @ w, 1e-9)
-    close(frame.weights.mT @ frame.codes, w.mT @ z, 1e-9)
-    u = z @ torch.linalg.pinv(frame.codes)
-    assert float(((z - u @ frame.codes).norm(dim=-1) / z.norm(dim=-1)).amin()) > 0.1
-
-
-def test_frame_of_an_eigenvalue_that_rounding_has_lost() -> None:
-    """float32 keeps B, but not A, where all weights are small: codes are of a usual length there."""
-    R0, z = normal(6, 40).float(), normal(6, 40, seed=1).float()
-    left, _, right = torch.linalg.svd(normal(6, 6, seed=2))
-    w = (left * torch.tensor([1, 1, 1, 1, 1, 1e-4])) @ right
-    frame = look(memory.condition(memory.prior(R0, PRIOR_VAR), w.float(), z, NOISE_VAR), R0)
-    assert int(frame.distinct) == 6
-    u = z.double() @ torch.linalg.pinv(frame.codes)
-    assert float((z - u @ frame.codes).norm(dim=-1).amax()) < 0.1
-    length = u.norm(dim=-1)
-    assert 0.7 < float(length.amin()) <= float(length.amax()) < 1.3
 
 
 def test_frame_is_not_a_number_where_the_memory_is_none() -> None:

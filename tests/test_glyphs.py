@@ -33,13 +33,10 @@ def test_splits_are_of_whole_classes(every: dict[str, ClassImages], labels: list
         assert (images.count == 20).all()
         assert images.binary
     assert len(set(labels)) == sum(SPLITS.values())
+    kinds = [{image.numpy().tobytes() for image in images.pixels} for images in every.values()]
+    assert len(set.union(*kinds)) == sum(map(len, kinds))  # no image comes twice
     both = load("glyphs", "train+validation")
     assert both.labels == every["train"].labels + every["validation"].labels
-
-
-def test_no_image_comes_twice_in_two_splits(every: dict[str, ClassImages]) -> None:
-    kinds = [{image.numpy().tobytes() for image in images.pixels} for images in every.values()]
-    assert len(set.union(*kinds)) == sum(map(len, kinds))
 
 
 def test_many_scripts_without_lookalikes_and_marks(labels: list[str]) -> None:

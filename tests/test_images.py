@@ -4,7 +4,6 @@ import io
 import os
 import struct
 import sys
-import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,8 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from kanerva.data import ClassImages, changes, load
+from kanerva.data import ClassImages, load
+from kanerva.data.episodes import changes
 from kanerva.data.own import frames, is_sheet, pictures, upload, write_sheet
 from kanerva.support import files
 
@@ -89,16 +89,9 @@ def test_sub_folders_are_classes(tmp_path: Path) -> None:
 
 
 def test_images_of_few_classes_are_held_out_of_each(tmp_path: Path) -> None:
-    root = folder_of(tmp_path / "set", {"a": 40, "b": 40})
-    found = splits(root)
+    found = splits(folder_of(tmp_path / "set", {"a": 40, "b": 40}))
     assert [images.labels for images in found] == [("a", "b")] * 3
     assert sorted(value for images in found for value in values(images)) == list(range(80))
-
-
-def test_images_of_a_flat_folder_are_classes_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder_of(tmp_path / "set", {"": 8})
-    monkeypatch.chdir(tmp_path)
-    assert labels("set") == {f"{i:03d}.png": 1 for i in range(8)}
 
 
 def test_deeper_folders_are_classes_and_hidden_ones_are_not(tmp_path: Path) -> None:
@@ -110,20 +103,20 @@ def test_deeper_folders_are_classes_and_hidden_ones_are_not(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("n", [4, 5, 40])
-@pytest.mark.parametrize("seed", range(3))
-def test_from_four_pictures_on_each_split_has_some(tmp_path: Path, n: int, seed: int) -> None:
-    loose(tmp_path / "set", n, start=seed)
-    found = splits(tmp_path / "set")
-    assert sum(map(len, found)) == n
-    assert min(map(len, found)) >= 1
+def test_from_four_pictures_on_each_split_has_some(tmp_path: Path, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in range(3):
+        paths = loose(tmp_path / f"set{seed}", n, start=seed)
+        found = splits(f"set{seed}")
+        assert sorted(label for images in found for label in images.labels) == [path.name for path in paths]
+        assert min(map(len, found)) >= 1
 
 
-@pytest.mark.parametrize("split", SPLITS)
-def test_fewer_than_four_are_refused(tmp_path: Path, split: str) -> None:
+def test_fewer_than_four_are_refused(tmp_path: Path) -> None:
     paths = loose(tmp_path / "set", 3)
     paths[0].with_name("copy.png").write_bytes(paths[0].read_bytes())
     with pytest.raises(ValueError, match=r"set: expected at least four different images, .* got 3"):
-        load(tmp_path / "set", split)
+        load(tmp_path / "set", "train")
 
 
 def held(root: Path, **options: Any) -> list[set[bytes]]:
@@ -191,32 +184,6 @@ def test_colour_among_grey_makes_all_colour(tmp_path: Path) -> None:
     assert {images.shape for images in splits(root, channels=1)} == {(1, 6, 6)}
 
 
-READ_BY_PILLOW = {
-    "bits": (Image.fromarray(np.array([[True, False]])), [255, 0]),
-    "16 bits": (Image.fromarray(np.array([[0, 25800, 65535]], np.uint16)), [0, 100, 255]),
-    "grey on white where it is clear": (Image.fromarray(np.array([[[9, 255], [9, 0]]], np.uint8)), [9, 255]),
-    "colour on white where it is clear": (
-        Image.fromarray(np.array([[[1, 2, 3, 255], [1, 2, 3, 0]]], np.uint8)),
-        [1, 2, 3, 255, 255, 255],
-    ),
-    "a palette": (Image.fromarray(COLOUR).quantize(4), COLOUR.flatten().tolist()),
-}
-
-
-@pytest.mark.parametrize("name", READ_BY_PILLOW)
-def test_kinds_of_pictures(tmp_path: Path, name: str) -> None:
-    image, wanted = READ_BY_PILLOW[name]
-    image.save(tmp_path / "a.png")
-    assert read(tmp_path / "a.png").flatten().tolist() == wanted
-
-
-def test_pictures_are_turned_as_the_camera_says(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 3  # upside down
-    Image.fromarray(COLOUR).save(tmp_path / "a.png", exif=exif)
-    assert np.array_equal(read(tmp_path / "a.png"), COLOUR[::-1, ::-1])
-
-
 def test_pictures_are_brought_to_a_size(tmp_path: Path) -> None:
     def brought(levels: np.ndarray, height: int, width: int) -> np.ndarray:
         Image.fromarray(levels).save(tmp_path / "a.png")
@@ -258,11 +225,9 @@ def test_binary_and_inverted(tmp_path: Path, binary: float | bool | None, invert
 # ARRAYS
 
 ARRAYS: dict[str, tuple[np.ndarray, tuple[int, int, int], list[int], bool]] = {
-    "bytes": (np.array([[0, 7], [9, 255]], np.uint8), (1, 2, 2), [0, 7, 9, 255], False),
     "bytes with a channel": (np.array([[[3], [7]]], np.uint8), (1, 1, 2), [3, 7], False),
     "colour, channels last": (np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8), (3, 1, 2), [1, 4, 2, 5, 3, 6], False),
     "floating point": (np.array([[0, 0.5, 1]], np.float32), (1, 1, 3), [0, 128, 255], False),
-    "double": (np.array([[0, 0.2, 1]]), (1, 1, 3), [0, 51, 255], False),
     "bool": (np.array([[True, False]]), (1, 1, 2), [1, 0], True),
     "bits as bytes": (np.array([[1, 0]], np.uint8), (1, 1, 2), [1, 0], True),
 }
@@ -274,8 +239,8 @@ def test_arrays(tmp_path: Path, name: str, suffix: str) -> None:
     """The one that is looked at is among others, which end in rows of their own."""
     image, shape, wanted, binary = ARRAYS[name]
     array = np.stack([np.concatenate([image, *[image[:1]] * 3]) for _ in range(4)])
-    for i in range(4):
-        array[i, len(image) + i % 3] = 1 - image[0] if i < 3 else image[0]
+    for i in range(3):
+        array[i, len(image) + i] = 1 - image[0]
     path = tmp_path / f"a{suffix}"
     if suffix == ".npy":
         np.save(path, array)
@@ -306,58 +271,43 @@ def torn(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:60])
 
 
-# what to write, options, type of error, and what its message must say
+# what to write, options, and what the message must say
 BAD: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
-    "an empty folder": (lambda p: p.mkdir(), {}, r"data: expected image files \(.png, .* got none"),
-    "a file that is no image": (
-        lambda p: (p.mkdir(), (p / "z.png").write_text("x")),
+    "an empty folder": (lambda p: p.mkdir(), {}, r"data: expected image files .* got none"),
+    "nothing that can be read": (
+        lambda p: (p.mkdir(), [(p / f"{i}.png").write_text("x") for i in range(3)]),
         {},
-        r"data/z.png: expected an image \(PNG, .*\), but it cannot be read as one$",
+        r"data/0.png: expected an image .*; the other 2 cannot be read either",
     ),
     "half a file": (
         lambda p: torn(folder_of(p, {"a": 0}) / "a" / "z.png"),
         {},
         r"data/a/z.png: expected an image, but it cannot be read",
     ),
-    "nothing that can be read": (
-        lambda p: (p.mkdir(), [(p / f"{i}.png").write_text("x") for i in range(3)]),
-        {},
-        r"data/0.png: expected an image .*; the other 2 cannot be read either",
-    ),
-    "floating point pixels": (
-        lambda p: (p.mkdir(), Image.fromarray(np.zeros((2, 2), np.float32)).save(p / "a.tiff")),
-        {},
-        r"a.tiff: .*floating point pixels, whose range is not known",
-    ),
     "two sizes": (
         lambda p: (folder_of(p, {"a": 2}), grey(1, 7).save(p / "a" / "z.png")),
         {},
-        r"data/a/z.png: expected 6×6 \(height × width\) like a/000.png, got 7×7 .* give size=",
+        r"data/a/z.png: expected 6×6 .* like a/000.png, got 7×7 .* give size=",
     ),
     "images and sub-folders": (
         lambda p: folder_of(p, {"": 1, "a": 1}),
         {},
         r"data: expected images either in it or in its sub-folders .* 000.png and a/000.png",
     ),
-    "a text file": (lambda p: p.write_text("x"), {}, r"data: expected a folder .* got a file without an ending$"),
-    "binary colour": (
-        lambda p: None,
-        {"channels": 3, "binary": 0.5},
-        r"binary: expected grey images, got channels=3",
-    ),
-    "a threshold of 128": (lambda p: None, {"binary": 128.0}, r"binary: .* above 0 and up to 1, got 128"),
-    "no size": (lambda p: None, {"size": 0}, r"size: expected a side or \(height, width\), .* got 0"),
+    "a text file": (lambda p: p.write_text("x"), {}, r"data: expected a folder"),
+    "binary colour": (lambda p: None, {"channels": 3, "binary": 0.5}, r"binary: .* got channels=3"),
+    "a threshold of 128": (lambda p: None, {"binary": 128.0}, r"binary: .* got 128"),
+    "no size": (lambda p: None, {"size": 0}, r"size: .* got 0"),
     "huge size": (lambda p: None, {"size": 10**30}, r"size: .* at most 100,000,000 pixels"),
 }
 
 BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
-    "two channels": ({"images": np.zeros((1, 4, 4, 2), np.uint8)}, r"1 or 3 channels, got shape \(1, 4, 4, 2\)"),
     "channels first": ({"images": np.zeros((1, 3, 4, 4), np.uint8)}, r"\(1, 3, 4, 4\); put the channels last"),
     "no images": ({"images": np.zeros((0, 4, 4), np.uint8)}, r"got shape \(0, 4, 4, 1\)"),
-    "whole numbers": ({"images": np.zeros((1, 4, 4), np.int64)}, r"expected uint8, bool, or floating .* got int64"),
-    "NaN": ({"images": np.full((1, 4, 4), np.nan)}, r"on \[0, 1\], got values from nan"),
-    "objects": ({"images": np.array([None])}, r"without objects, but: Object arrays"),
-    "another key": ({"x": np.zeros(3), "y": np.zeros(3)}, r"there is no key `images`, only x, y"),
+    "whole numbers": ({"images": np.zeros((1, 4, 4), np.int64)}, r"got int64"),
+    "NaN": ({"images": np.full((1, 4, 4), np.nan)}, r"got values from nan"),
+    "objects": ({"images": np.array([None])}, r"objects"),
+    "another key": ({"x": np.zeros(3), "y": np.zeros(3)}, r"no key `images`, only x, y"),
     "a label too many": (
         {"images": np.zeros((2, 2, 2), np.uint8), "labels": np.zeros(3)},
         r"expected one label for each of 2 images, got shape \(3,\)",
@@ -366,28 +316,34 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.usefixtures("no_shape_checks")
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", [*BAD, *BAD_ARRAYS])
 def test_bad_images_are_named(tmp_path: Path, name: str) -> None:
-    write, options, message = BAD[name]
-    write(tmp_path / "data")
+    path, options = tmp_path / "data", {}
+    if name in BAD:
+        write, options, message = BAD[name]
+        write(path)
+    else:
+        arrays, message = BAD_ARRAYS[name]
+        path = tmp_path / "a.npz"
+        np.savez(path, **arrays)
+        message = rf"a\.npz: .*{message}"
     with pytest.raises(ValueError, match=message):
-        load(tmp_path / "data", **options)
-
-
-@pytest.mark.parametrize("name", BAD_ARRAYS)
-def test_bad_arrays_are_named(tmp_path: Path, name: str) -> None:
-    arrays, message = BAD_ARRAYS[name]
-    np.savez(tmp_path / "a.npz", **arrays)
-    with pytest.raises(ValueError, match=rf"a\.npz: .*{message}"):
-        load(tmp_path / "a.npz")
+        load(path, **options)
 
 
 def test_pictures_that_cannot_be_read_are_left_out_and_listed(tmp_path: Path) -> None:
     paths = loose(tmp_path / "set", 8)
     torn(paths[2])
     paths[5].write_text("no picture")
+    (tmp_path / "set" / "gone.png").symlink_to("nowhere.png")
+    (tmp_path / "set" / "loop.png").symlink_to("loop.png")
     Image.fromarray(np.full((6, 6), 0.5, np.float32)).save(tmp_path / "set" / "z.tiff")
-    message = r"set: 3 of 9 files left out: 002.png: .*; 005.png: .*; z.tiff: .*float"
+    path = moving(tmp_path / "set", kind="png")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b"fdAT") + 10])  # though its first frames are whole
+    message = (
+        r"set: 6 of 12 files left out: 002.png: .*; 005.png.*; gone.png.*; loop.png.*; m.png.*; z.tiff: .*float"
+    )
     with pytest.warns(UserWarning, match=message):
         found = labels(tmp_path / "set")
     assert set(found) == {path.name for path in paths if path not in (paths[2], paths[5])}
@@ -410,28 +366,16 @@ def test_sheets_of_our_own_are_left_out(tmp_path: Path) -> None:
 # LINKS, NAMES, PERMISSIONS, SIZES
 
 
-def test_linked_folders_are_classes_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", [".", "../.."])
+def test_links_are_followed_but_for_one_that_leads_back(tmp_path: Path, target: str) -> None:
     folder_of(tmp_path / "set", {"a": 2})
     folder_of(tmp_path / "elsewhere", {"c": 2, "b": 2})
     (tmp_path / "set" / "b").symlink_to(tmp_path / "elsewhere" / "b")
     (tmp_path / "set" / "c").symlink_to(tmp_path / "elsewhere" / "b")  # the same twice is no loop
     assert set(labels(tmp_path / "set")) == {"a", "b", "c"}
-
-
-@pytest.mark.parametrize("target", [".", "..", "../a", "../.."])
-def test_a_link_that_leads_back_is_named(tmp_path: Path, target: str) -> None:
-    folder_of(tmp_path / "set", {"a": 2})
     (tmp_path / "set" / "a" / "again").symlink_to(target)
     with pytest.raises(ValueError, match=r"again: a link back to .*, which holds it; remove the link"):
         load(tmp_path / "set")
-
-
-@pytest.mark.parametrize("target", ["gone.png", "x.png"])
-def test_a_link_that_leads_nowhere_is_left_out(tmp_path: Path, target: str) -> None:
-    folder_of(tmp_path / "set", {"a": 4})
-    (tmp_path / "set" / "a" / "x.png").symlink_to(target)
-    with pytest.warns(UserWarning, match=r"1 of 5 files left out: a/x.png: "):
-        assert labels(tmp_path / "set") == {"a": 4}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names are any bytes on Linux")
@@ -443,20 +387,15 @@ def test_names_that_are_not_utf_8_can_be_printed(tmp_path: Path) -> None:
 
 
 def test_what_may_not_be_read_is_not_called_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, scan = folder_of(tmp_path / "set", {"a": 2, "b": 2}), os.scandir
+    root = folder_of(tmp_path / "set", {"a": 2, "b": 2})
 
     def refuse(path: Any, **_: Any) -> Any:
-        if str(path).endswith(("b", ".png")):
-            raise PermissionError(13, "Permission denied", str(path))
-        return scan(path)
+        raise PermissionError(13, "Permission denied", str(path))
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", refuse)
-        with pytest.raises(PermissionError, match=r"Permission denied: '.*set/b'"):
+    for where, name, place in ((Image, "open", "set/a/000.png"), (os, "scandir", "set")):
+        monkeypatch.setattr(where, name, refuse)
+        with pytest.raises(PermissionError, match=f"Permission denied: '.*{place}'"):
             load(root)
-    monkeypatch.setattr(Image, "open", refuse)
-    with pytest.raises(PermissionError, match=r"Permission denied: '.*set/a/000.png'"):
-        load(root)
 
 
 @pytest.mark.parametrize("side", [10_000, 20_000])
@@ -474,22 +413,14 @@ def test_an_image_of_too_many_pixels_is_not_decoded(
         load(tmp_path / "set", size=6)
 
 
-@pytest.mark.parametrize("many", ["files", "frames", "an array"])
+@pytest.mark.parametrize("many", ["files", "frames"])
 def test_more_than_there_is_room_for_is_not_gathered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: str
 ) -> None:
-    path = tmp_path / "set"
-    if many == "files":
-        folder_of(path, {"a": 20})
-    elif many == "frames":
-        path = moving(path, 20)
-    else:
-        path = tmp_path / "set.npy"
-        np.save(path, np.zeros((20, 2, 2), np.uint8))
+    path = folder_of(tmp_path / "set", {"a": 20}) if many == "files" else moving(tmp_path / "set", 20)
     monkeypatch.setattr(files, "FREE", 20 * 36 - 1)
     monkeypatch.setattr(files, "memory", lambda: 20 * 36)
-    message = r"set.*: images of 6×6: .*at most a quarter of .*; a smaller size=… reduces"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=r"set.*: images of 6×6: .*; a smaller size=… reduces"):
         load(path, size=6)
 
 
@@ -507,29 +438,13 @@ def moving(folder: Path, count: int = 4, kind: str = "gif") -> Path:
 @pytest.mark.parametrize("kind", ["gif", "png", "webp"])
 def test_a_picture_that_moves_is_a_class_of_its_frames(tmp_path: Path, kind: str) -> None:
     path = moving(tmp_path, kind=kind)
-    for name in (path, tmp_path):
-        assert labels(name) == {f"m.{kind}": 4}
+    assert labels(tmp_path) == {f"m.{kind}": 4}
     assert sorted(value for images in splits(path) for value in values(images)) == [0, 10, 20, 30]
     (tmp_path / "a").mkdir()
     path.rename(tmp_path / "a" / path.name)
     for i in (1, 2):
         Image.fromarray(np.full((6, 6, 3), i, np.uint8)).save(tmp_path / "a" / f"{i}.png")
     assert labels(tmp_path) == {"a": 2, f"a/m.{kind}": 4}
-
-
-def test_the_pages_of_a_tiff_are_not_frames(tmp_path: Path) -> None:
-    path = moving(tmp_path, kind="tiff")
-    assert len(list(frames(path, path))) == 1
-
-
-def test_a_picture_that_moves_is_left_out_whole(tmp_path: Path) -> None:
-    """Also where its first frames are whole."""
-    paths = loose(tmp_path / "set", 4)
-    path = moving(tmp_path / "set", kind="png")
-    whole = path.read_bytes()
-    path.write_bytes(whole[: whole.rindex(b"fdAT") + 10])
-    with pytest.warns(UserWarning, match=r"1 of 5 files left out: m.png: "):
-        assert set(labels(tmp_path / "set")) == {path.name for path in paths}
 
 
 # FILES MADE TO DO HARM
@@ -605,20 +520,6 @@ def test_the_colour_profiles_of_a_png_are_not_unpacked_one_after_another() -> No
         list(upload(data[:33] + 1000 * profile + data[33:], "x.png", (1, 6, 6), most=1))
 
 
-def test_odd_parts_of_a_file_are_not_warned_of_one_by_one(tmp_path: Path) -> None:
-    """Nor can a file send any number of lines to the terminal."""
-    path = tmp_path / "a.png"
-    grey(9).save(path)
-    data, tags = path.read_bytes(), b""
-    for tag in range(1000, 1100):
-        tags += tag.to_bytes(2, "little") + b"\7\0" + (10**6).to_bytes(4, "little") + b"\x08\0\0\0"
-    exif = b"II*\0\x08\0\0\0" + (100).to_bytes(2, "little") + tags + bytes(4)
-    path.write_bytes(data[:33] + chunk(b"eXIf", exif) + data[33:])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert (read(path) == 9).all()
-
-
 # WHAT THE SAMPLES OF A FILE MEAN
 
 
@@ -639,15 +540,25 @@ def tiff_of(bits: int, sign: int, data: bytes, *more: tuple[int, int], photometr
     return head + b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in listed) + bytes(4) + data
 
 
-READ = {
+saved = Image.fromarray
+TURNED = Image.Exif()
+TURNED[0x0112] = 3  # upside down
+READ: dict[str, tuple[Image.Image | bytes, list[int]]] = {
+    "bits": (saved(np.array([[True, False]])), [255, 0]),
+    "16 bits": (saved(np.array([[0, 25800, 65535]], np.uint16)), [0, 100, 255]),
+    "grey on white where it is clear": (saved(np.array([[[9, 255], [9, 0]]], np.uint8)), [9, 255]),
+    "colour on white where it is clear": (
+        saved(np.array([[[1, 2, 3, 255], [1, 2, 3, 0]]], np.uint8)),
+        [1, 2, 3, 255, 255, 255],
+    ),
+    "as the camera was held": (saved(COLOUR), COLOUR[::-1, ::-1].flatten().tolist()),
+    "a palette": (saved(COLOUR).quantize(4), COLOUR.flatten().tolist()),
     "8 bits, black is clear": (png_of(8, 0, bytes([0, 200]), struct.pack(">H", 0)), [255, 200]),
     "1 bit, black is clear": (png_of(1, 0, bytes([0b01000000]), struct.pack(">H", 0)), [255, 255]),
-    "2 bits, 1 is clear": (png_of(2, 0, bytes([0b01100000]), struct.pack(">H", 1)), [255, 170]),
     "4 bits, 5 is clear": (png_of(4, 0, bytes([0x53]), struct.pack(">H", 5)), [255, 51]),
     "16 bits, 300 is clear": (png_of(16, 0, struct.pack(">HH", 300, 60000), struct.pack(">H", 300)), [255, 233]),
     "32 bits": (tiff_of(32, 1, struct.pack("<2I", 2**32 - 1, 2**31)), [255, 127]),
     "32 bits with a sign": (tiff_of(32, 2, struct.pack("<2i", 2**31 - 1, 0)), [255, 0]),
-    "16 bits with a sign": (tiff_of(16, 2, struct.pack("<2h", 2**15 - 1, 2**14)), [255, 127]),
     "12 bits": (tiff_of(12, 1, bytes([0xFF, 0xF8, 0x00])), [255, 127]),
     "12 bits in 16, which are said": (tiff_of(16, 1, struct.pack("<2H", 4095, 2048), (281, 4095)), [255, 127]),
     "16 bits, white is 0": (tiff_of(16, 1, struct.pack("<2H", 0, 65535), photometric=0), [255, 0]),
@@ -659,16 +570,16 @@ READ = {
 @pytest.mark.parametrize("name", READ)
 def test_samples_are_read_in_their_range(tmp_path: Path, name: str) -> None:
     data, wanted = READ[name]
-    (tmp_path / "a.png").write_bytes(data)  # Pillow goes by what is in it
+    if isinstance(data, bytes):
+        (tmp_path / "a.png").write_bytes(data)  # Pillow goes by what is in it
+    else:
+        data.save(tmp_path / "a.png", exif=TURNED if "camera" in name else None)
     assert read(tmp_path / "a.png").flatten().tolist() == wanted
 
 
 UNCLEAR = {
     "12 bits in 16": tiff_of(16, 1, struct.pack("<2H", 4095, 2048)),
-    "14 bits in 16": tiff_of(16, 1, struct.pack("<2H", 2**14 - 1, 0)),
-    "12 bits in 16 as PNG": png_of(16, 0, struct.pack(">2H", 4095, 0)),
     "12 bits in 16 in colour": png_of(16, 2, struct.pack(">6H", 4095, 0, 0, 0, 100, 0)),
-    "8 bits in 32": tiff_of(32, 1, struct.pack("<2I", 255, 0)),
     "numbers below 0": tiff_of(32, 2, struct.pack("<2i", -1, 2**31 - 1)),
     "more than white": tiff_of(16, 1, struct.pack("<2H", 4095, 5000), (281, 4095)),
 }
@@ -677,7 +588,7 @@ UNCLEAR = {
 @pytest.mark.parametrize("name", UNCLEAR)
 def test_samples_of_an_unknown_range_are_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.png").write_bytes(UNCLEAR[name])
-    with pytest.raises(ValueError, match=r"a.png: .*values from .* where white is .*range is not known"):
+    with pytest.raises(ValueError, match=r"a.png: .*range is not known"):
         read(tmp_path / "a.png")
 
 
@@ -694,9 +605,6 @@ def test_changes_are_counted() -> None:
     before = marks(("a", 1), ("b", 2), ("c", 3), ("d", 3))
     assert changes(before, before) == ""
     assert changes(before, marks(("e", 1), ("f", 2), ("g", 3), ("h", 3))) == ""  # names alone
-    assert changes(before, marks(("a", 1), ("b", 2), ("c", 3), ("d", 3), ("e", 9))) == "1 added"
-    assert changes(before, marks(("a", 1), ("b", 2), ("c", 3))) == "1 removed"
-    assert changes(before, marks(("a", 1), ("b", 8), ("c", 3), ("d", 3))) == "1 changed"
     many = marks(("a", 1), ("b", 8), ("d", 3), ("e", 9), ("f", 7))
     assert changes(before, many) == "2 added, 1 removed, 1 changed"
     assert "in another order" in changes(before, marks(("a", 2), ("b", 1), ("c", 3), ("d", 3)))

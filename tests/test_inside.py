@@ -4,25 +4,20 @@
 with a codec that was learned.
 """
 
-import base64
 import math
-import zlib
 from typing import Any, cast
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import kanerva
-from cases import normal
+from cases import generator, normal
 from kanerva import DKM, MemoryState, memory
 from kanerva.data import damage
-from kanerva.recall import frame
 from kanerva.recall.retriever import StoredImages
 from mirror import PIXELS, SHAPE, bits, mirror
-from recalling import COLOUR, generator, images, model
-from test_omniglot import REAL, real
+from recalling import COLOUR, images, model
 
 # float32 states: rounding of the codes, times the spread of the weights
 NEAR = {"rtol": 1e-3, "atol": 2e-3}
@@ -50,26 +45,6 @@ def where(found: Tensor, x: Tensor) -> list[int]:
     """Which of the images x each one is, to the last pixel; −1 for none."""
     equal = (found[:, None] == x).flatten(2).all(-1)
     return torch.where(equal.any(-1), equal.int().argmax(-1), -1).tolist()
-
-
-def put(state: MemoryState, index: tuple[int, ...]) -> MemoryState:
-    return MemoryState(state.R[index], state.U[index])
-
-
-def part(x: Tensor) -> StoredImages:
-    """Images that are known to be in a memory."""
-    return StoredImages(x, x.new_zeros(len(x)))
-
-
-class Calls:
-    """How many codes a model decodes from now on."""
-
-    def __init__(self, m: DKM) -> None:
-        self.decoded = 0
-        m.decoder.register_forward_pre_hook(self.count)
-
-    def count(self, module: torch.nn.Module, given: tuple[Tensor, ...]) -> None:
-        self.decoded += len(given[0])
 
 
 # contains
@@ -171,19 +146,6 @@ def test_forgetting_leaves_the_memory_that_never_had_it(gone: list[int], dtype: 
     torch.testing.assert_close(read, would, **NEAR)
 
 
-def test_forgetting_an_image_takes_all_its_copies() -> None:
-    """Named twice or not; where another image has copies too, its count stays; of all images the prior is left."""
-    m, x = mirror(12, torch.float64), bits(5, dtype=torch.float64)
-    order = [0, 1, 2, 0, 3, 0, 4]
-    for gone in (x[:1], x[[0, 0]]):
-        same(m.forget(m.write(x[order]), gone), never(m, x[order], [1, 2, 4, 6]), rtol=1e-7, atol=1e-7)
-    order = [0, 1, 2, 0, 1, 0, 3]
-    after = m.forget(m.write(x[order]), x[:1])
-    assert m.contains(after, x).tolist() == [0, 2, 1, 1, 0]
-    assert m.contains(m.forget(after, x[1:2]), x).tolist() == [0, 0, 1, 1, 0]
-    same(m.forget(m.write(x[order]), x[:4]), m.blank(), rtol=0, atol=0)
-
-
 def test_forgetting_what_is_not_there_is_an_error() -> None:
     m, x, other = mirror(), bits(2, 4), bits(2, 1, seed=1)
     state = m.write(x)
@@ -196,16 +158,6 @@ def test_forgetting_what_is_not_there_is_an_error() -> None:
     ):
         m.forget(full, bits(9, seed=2)[:1])
     assert all(torch.equal(a, b) for a, b in zip(state, before, strict=True))
-
-
-def test_forgetting_from_float32_is_exact_or_refused() -> None:
-    """Rounding grows with prior_var ‖w‖² / noise_var, 760 and 760,000 here."""
-    m, x = mirror().requires_grad_(False), bits(5)
-    m.memory.log_noise_var += math.log(0.01)
-    same(m.forget(m.write(x), x[:2]), never(m, x, [2, 3, 4]), rtol=0, atol=1e-4)
-    m.memory.log_noise_var += math.log(0.001)
-    with pytest.raises(ValueError, match=r"state: expected weights kept to 0.01, got an error of .* float64"):
-        m.forget(m.write(x), x[:2])
 
 
 # contents
@@ -234,15 +186,6 @@ def test_contents_of_nothing_and_of_too_much_are_none() -> None:
         found = m.contents(state)
         assert found.x.shape == (0, *SHAPE)
         assert found.cost.shape == (0,)
-
-
-def test_contents_of_one_memory_only() -> None:
-    m, x = mirror(), bits(2, 4)
-    with pytest.raises(ValueError, match=r"state: expected one memory, R of shape \(K, C\), got \(2, 8, 60\)"):
-        m.contents(m.write(x))
-    for call in (m.contents, lambda s: m.contains(s, x), lambda s: m.forget(s, x)):
-        with pytest.raises(ValueError, match=r"state\.R: expected .* K = 8 .*another model"):
-            call(mirror(7).blank())
 
 
 # recall
@@ -276,54 +219,36 @@ def test_recall_is_inferred_from_the_cue_where_nothing_is_found(kind: str) -> No
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_recall_certifies_no_image_that_was_not_written() -> None:
-    """From any cue: what is certified is in the memory."""
-    m, x = mirror(), bits(4, 6)
-    state = m.write(x)
-    state = MemoryState(*(torch.cat([a, b]) for a, b in zip(state, m.write(bits(1, 11)), strict=True)))
-    path = m.recall(state, bits(5, 9, seed=3), 3)
-    assert path.certified is not None
-    assert not path.certified[4].any()
-    assert bool(m.recall(state, x[0], 3).certified[0].all())
-    assert bool((m.contains(state, path.last) >= 1)[path.certified].all())
-
-
-def test_recall_inside_never_raises_the_energy() -> None:
-    """In memories where all is found, where some is, and where nothing is."""
+def test_recall_never_raises_the_energy_nor_certifies_what_was_not_written() -> None:
+    """From any cue, in memories where all is found, where some is, and where nothing is."""
     m = mirror()
     for T in (3, 8, 10):
-        x = bits(4, T, seed=T)
-        state = m.write(x)
+        state = m.write(bits(4, T, seed=T))
         path = m.recall(state, bits(4, 20, seed=50), 6)
+        assert path.energy is not None
         assert bool((path.energy.diff(dim=0) <= 0).all())
         for s in (0, 5):
             there = m.energy(state, path.x[s], path.w[s])
             torch.testing.assert_close(path.energy[s], there, rtol=1e-4, atol=1e-3)
+        assert path.certified is not None
+        assert bool((m.contains(state, path.last) >= 1)[path.certified].all())
+        assert T < 10 or not path.certified.any()
 
 
 def test_recall_inside_of_many_cues_for_one_memory() -> None:
     """Batch axes of cues that share a memory, and of memories that share cues; alone and in company."""
     m, x = mirror(), bits(3, 5)
     states = m.write(x)
-    state = put(states, (0,))
-    cue = torch.stack([spoilt(x[0], seed=seed) for seed in range(6)]).unflatten(0, (2, 3))
+    state = MemoryState(states.R[0], states.U[0])
+    cue = torch.stack([spoilt(x[0], seed=seed) for seed in range(30)]).unflatten(
+        0, (6, 5)
+    )  # not all are searched from
     path = m.recall(state, cue, 2)
-    assert path.certified.shape == (2, 3, 5)
+    assert path.certified is not None
+    assert path.certified.shape == (6, 5, 5)
     assert torch.equal(path.last, x[0].expand_as(path.last))
-    for i in (0, 4):
-        assert torch.equal(m.recall(state, cue[1, 2, i : i + 1], 2).last[0], x[0, i])
-    path = m.recall(states, spoilt(x[0]), 2)
-    assert path.certified.shape == (3, 5)
-    assert torch.equal(path.last[0], x[0])
-    # more cues than are searched from
-    assert torch.equal(m.recall(state, spoilt(x[0].repeat(30, 1, 1, 1)), 1).last, x[0].repeat(30, 1, 1, 1))
-
-
-def test_a_cue_between_two_images_certifies_neither() -> None:
-    """ln 999 / ln((1 − f)/f) more wrong pixels are needed of the second; of 784 with 10 wrong, two."""
-    distance = torch.tensor([[10.0, 10.0], [10.0, 11.0], [10.0, 12.0], [250.0, 259.0], [250.0, 260.0]])
-    sure = frame.sure(distance, torch.full((5,), 784.0))
-    assert sure.tolist() == [False, False, True, False, True]
+    assert torch.equal(m.recall(state, cue[1, 2, 4:], 2).last[0], x[0, 4])
+    assert torch.equal(m.recall(states, spoilt(x[0]), 2).last[0], x[0])
 
 
 @pytest.mark.parametrize("shape", [(5, 6), (1, 5, 6), (4, 1, 5, 6), (2, 1, 1, 5, 6), (2, 4, 1, 5, 6)])
@@ -332,11 +257,9 @@ def test_recall_inside_takes_masks_of_any_shape(shape: tuple[int, ...]) -> None:
     m, x = mirror(), bits(2, 4)
     state = m.write(x)
     mask = (normal(*shape, seed=5) > -0.7).float()
-    cue = torch.where(mask.bool(), spoilt(x, 1), 1 - x)
-    path = m.recall(state, cue, 2, mask=mask)
-    assert torch.equal(path.last, x)
-    other = m.recall(state, torch.where(mask.bool(), cue, 0), 2, mask=mask)
-    assert torch.equal(path.last, other.last)
+    for hidden in (1 - x, torch.zeros_like(x)):
+        path = m.recall(state, torch.where(mask.bool(), spoilt(x, 1), hidden), 2, mask=mask)
+        assert torch.equal(path.last, x)
 
 
 @pytest.mark.filterwarnings("error")
@@ -357,8 +280,9 @@ def test_recall_inside_leaves_others_alone_where_a_memory_is_not_a_number() -> N
     state = m.write(x)
     state.R[1, 0, 0] = math.nan
     with kanerva.deep_checks(False):
-        path = m.recall(state, spoilt(x), 3)
-    assert bool(path.energy[:, 1].isnan().all())
+        path, alone = (m.recall(state, spoilt(x), 3, inside=inside) for inside in (True, False))
+    assert bool(path.energy[:, 1].isnan().all() and alone.energy[:, 1].isnan().all())
+    assert not bool(alone.energy[:, [0, 2]].isnan().any())
     assert path.certified.all(-1).tolist() == [True, False, True]
     assert torch.equal(path.last[[0, 2]], x[[0, 2]])
 
@@ -367,43 +291,33 @@ def test_recall_inside_leaves_others_alone_where_a_memory_is_not_a_number() -> N
 
 
 def test_recall_chooses_among_contents() -> None:
-    """As without them, and without a search: the decoder is asked once for the energy, never for an image."""
+    """As without them."""
     m, x = mirror(), bits(8)
     state = m.write(x)
     found = m.contents(state)
-    for cue in (spoilt(x), spoilt(x).expand(2, 3, *x.shape), bits(9, seed=3)):
-        usual, calls = m.recall(state, cue, 3), Calls(m)
-        path = m.recall(state, cue, 3, contents=found)
-        assert calls.decoded == cue.shape[:-3].numel()
+    for cue in (spoilt(x), spoilt(x).expand(2, 3, *x.shape)):
+        usual, path = m.recall(state, cue, 3), m.recall(state, cue, 3, contents=found)
         assert torch.equal(path.last, usual.last)
         assert torch.equal(path.certified, usual.certified)
         assert bool((path.energy.diff(dim=0) <= 0).all())
-        torch.testing.assert_close(path.energy[-1], m.energy(state, path.x[-1], path.w[-1]))
     half = damage.half(x, "left")
     assert torch.equal(m.recall(state, half.x, 1, mask=half.mask, contents=found).last, x)
 
 
-def test_recall_searches_for_what_contents_lack() -> None:
-    """Some of the images, one of them over and over, none, or all."""
-    m, x = mirror(), bits(8)
-    state = m.write(x)
-    for known in ([0, 1, 2], [4, 4, 4], [], list(range(8))):
-        path = m.recall(state, spoilt(x), 3, contents=part(x[known]))
-        assert torch.equal(path.last, x)
-        assert bool((path.energy.diff(dim=0) <= 0).all())
-
-
 def test_contents_that_do_not_fit_are_refused() -> None:
     m, x = mirror(), bits(2, 4)
-    one, found = m.write(x[0]), part(x[0])
-    after, wrong = m.forget(one, x[0, :1]), cast(Any, x[0])
+    one, wrong = m.write(x[0]), cast(Any, x[0])
+    found, others, small = (StoredImages(y, y.new_zeros(4)) for y in (x[0], x[1], x[0, :, :, :4]))
+    after = m.forget(one, x[0, :1])
+    with pytest.raises(ValueError, match=r"state: expected one memory, R of shape \(K, C\), got \(2, 8, 60\)"):
+        m.contents(m.write(x))
     for error, message, call in (
         (ValueError, r"only for one, got 2", lambda: m.recall(m.write(x), x, contents=found)),
-        (ValueError, r"got 4 others .*another memory", lambda: m.recall(one, x[0], contents=part(x[1]))),
+        (ValueError, r"got 4 others .*another memory", lambda: m.recall(one, x[0], contents=others)),
         (ValueError, r"got 1 others .*forgotten", lambda: m.recall(after, x[0], contents=found)),
         (ValueError, r"expected none with inside=False", lambda: m.recall(one, x[0], contents=found, inside=False)),
         (TypeError, r"got a tensor", lambda: m.recall(one, x[0], contents=wrong)),
-        (ValueError, r"x: expected", lambda: m.recall(one, x[0], contents=part(x[0, :, :, :4]))),
+        (ValueError, r"x: expected", lambda: m.recall(one, x[0], contents=small)),
     ):
         with pytest.raises(error, match=rf"contents.*{message}"):
             call()
@@ -412,62 +326,21 @@ def test_contents_that_do_not_fit_are_refused() -> None:
 # with a codec that was learned
 
 
-def judge(x: Tensor, other: Tensor, exact: bool) -> None:
+def test_the_shipped_model_looks_into_memories_of_glyphs() -> None:
     """All that was promised, for six images and one that was not written."""
-    m, n = kanerva.load("omniglot").requires_grad_(False), len(x)
+    glyphs = kanerva.data.load("glyphs", "test")
+    x, other = kanerva.data.episodes(glyphs, 1, 7, generator=generator())[0].split([6, 1])
+    m = kanerva.load("omniglot").requires_grad_(False)
     state = m.write(x)
-    assert m.contains(state, torch.cat([x, other])).tolist() == [1] * n + [0] * len(other)
+    assert m.contains(state, torch.cat([x, other])).tolist() == [1] * 6 + [0]
     found = m.contents(state)
-    wrong = (found.x[:, None] - x).abs().flatten(2).sum(-1)
-    assert sorted(wrong.argmin(-1).tolist()) == list(range(n))
-    assert float(wrong.amin(-1).mean()) <= (0 if exact else 0.5)
-    # next to nothing where x is the stored image, and only there
-    assert torch.equal(found.cost < 1e-3, wrong.amin(-1) == 0)
+    assert sorted(where(found.x, x)) == list(range(6))
+    assert float(found.cost.max()) < 1e-3
     lost = damage.half(x, "left")
     whole = torch.ones_like(x)
     cues = [damage.flips(x, share, generator()).x for share in (0.15, 0.3)]
     path = m.recall(state, torch.cat([*cues, lost.x]), 2, mask=torch.cat([whole, whole, lost.mask.expand_as(x)]))
-    right = (path.last == x.repeat(3, 1, 1, 1)).flatten(1).all(-1)
-    assert torch.equal(path.certified, right)
-    assert int(right.sum()) >= 3 * (n if exact else n - 1)
-    assert bool((path.energy.diff(dim=0) <= 0).all())
+    assert torch.equal(path.last, x.repeat(3, 1, 1, 1))
+    assert bool(path.certified.all())
     after = m.forget(m.write(x[:2], state), x[:3])
-    assert m.contains(after, x).tolist() == [0] * 3 + [1] * (n - 3)
-
-
-def test_the_shipped_model_looks_into_memories_of_glyphs() -> None:
-    glyphs = kanerva.data.load("glyphs", "test")
-    x = kanerva.data.episodes(glyphs, 1, 7, generator=generator())[0]
-    judge(x[:6], x[6:], exact=True)
-
-
-@real
-def test_the_shipped_model_looks_into_memories_of_characters() -> None:
-    characters = kanerva.data.load("omniglot", "test", data_dir=str(REAL))
-    x = kanerva.data.episodes(characters, 1, 7, generator=generator())[0]
-    judge(x[:6], x[6:], exact=False)
-
-
-# A to Z of a typewriter font in 28×28, packed
-LETTERS = (
-    "c-p;IJ!{-R5Pd@7l;WaId4{v)pP()Z1TH^CkRq+hRQ7gh@&gPu<S(R5sZ^<gYj-"
-    "j((u5#zkqaEByqR6ymwmSifh>rJq@A7FH*aPa*cu}~Eno<9AhU=rfFq0e3dn23W1wn~q`-"
-    "Lt(*aF|GzRJd)7VCY&^Y7j3!rO|CeGXg*X(Nj*Z6<AE-fH$EzFW`ZO}tfBVuH)a?lKw+f)OjkHN@Ik(o3QJDP_EsWEd6H$7R0TOEK#_jgyT-"
-    "7@Gv*iAYG39!T_$iL<8$8x<Dv1@}KW^F$+SySM_d)WT?07Ans4_u`v)nJ=>ay-s}FYQjI6GBmG9!xk7b-thSu3hQ#KyrrUVX5#q-"
-    "}`_C)Y}C{MwS)|7<*z4LsaAGbfu;9a2{Bcy#}3K$}0WNJTxjrL-"
-    "+;#cxQErSF4t`MH8;+@~}`2LT87lm9d;8Hfra{jKcAyjcz_GT(kGwJ9wil$akVOh){waau~+cRxs~b;SPR~g0H|&!dr4ictMs3GvJom&9pD2"
-    "W{{THO=D*Io$H?gVS136G!VNi-"
-    "1#VmWZ}97&C3cS?!7GfH&tYfq}{LE|FDOt>jF>0=Yx1CH_wOL#{GLBQ<+jYwN8dqTrAzK+&K!2V^HEu{Ogun=}%6eSuhV#N11k3;P1M|1_Z|"
-    "I(;>`ngQ%bytfl&SUpc)w!zxS7rmQk{7lJFj9>^_0E(>!<o4-"
-    "K>Sh5pLqS}EKkn(lKjO!fZd*EA+XP3auCzy}G@3!~uVaWLqJL%J)V5eoc$JQO-t2ia<BW~q`t|{B(Zin4wG-"
-    "^?uqsQ~|veq?)<o2I4EeEvkk?UiWX8;%+J&QKIey8q3vC^!eooH}(`~i+zQnL"
-)
-
-
-def test_contents_of_letters_that_are_alike() -> None:
-    """A search that goes round in circles, until its budget is spent, had found 20."""
-    bits = np.unpackbits(np.frombuffer(zlib.decompress(base64.b85decode(LETTERS)), np.uint8))
-    x = torch.tensor(bits.reshape(26, 1, 28, 28)).float()
-    m = kanerva.load("omniglot")
-    found = m.contents(m.write(x))
-    assert sorted(where(found.x, x)) == list(range(26))
+    assert m.contains(after, x).tolist() == [0] * 3 + [1] * 3

@@ -13,18 +13,10 @@ from PIL import Image
 
 from kanerva import DKM, MemoryState
 from kanerva.cli import main
-from mirror import bits, mirror
+from mirror import bits
 from trials import COLOUR, SMALL, Toy
 
 pytestmark = pytest.mark.usefixtures("short_search")
-
-
-@pytest.fixture
-def look(monkeypatch: pytest.MonkeyPatch) -> DKM:
-    """The model of every name is `mirror`, whose codec no file can hold."""
-    m = mirror()
-    monkeypatch.setattr("kanerva.app.commands.load", lambda _: m)
-    return m
 
 
 def saved(state: MemoryState, path: Path) -> str:
@@ -57,29 +49,20 @@ def test_inspect_shows_what_a_file_holds(look: DKM, tmp_path: Path, capsys: pyte
 
 
 def test_inspect_takes_one_of_many(look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before parts are broadcast: these 3,000 means and 3,000 covariances, 7 MB, would take 17 GB together."""
     x = bits(2, 4)
-    path = saved(look.write(x), tmp_path / "many.safetensors")
-    main(["inspect", path, "--device", "cpu", "--number", "1", "--json"])
+    R, U = look.write(x)
+    row, column, choice = 2999, 1234, torch.zeros(3000, dtype=torch.long)
+    R, U = (part[choice.index_fill(0, torch.tensor(i), 1)] for part, i in ((R, row), (U, column)))
+    path, number = saved(MemoryState(R[:, None], U[None]), tmp_path / "many.safetensors"), 3000 * row + column
+    main(["inspect", path, "--device", "cpu", "--number", str(number), "--json"])
     about = json.loads(capsys.readouterr().out)
-    assert about["memory"] == "number 1 of 2"
-    assert about["sheet"] == str(tmp_path / "many-1.png")
+    assert (about["memory"], about["found"]) == (f"number {number} of 9000000", 4)
+    assert about["sheet"] == str(tmp_path / f"many-{number}.png")
     with Image.open(about["sheet"]) as sheet:
         first = np.asarray(sheet)[1:-1:3, 1:19:3]
     same = (x[:, :, 0] == torch.from_numpy(1 - first / 255)).flatten(2).all(-1)
     assert same.sum(-1).tolist() == [0, 1]
-
-
-def test_inspect_chooses_a_memory_before_parts_are_broadcast(
-    look: DKM, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Together these 3,000 means and 3,000 covariances, 7 MB, would take 17 GB."""
-    R, U = look.write(bits(2, 4))
-    row, column, choice = 2999, 1234, torch.zeros(3000, dtype=torch.long)
-    R, U = (x[choice.index_fill(0, torch.tensor(i), 1)] for x, i in ((R, row), (U, column)))
-    path = saved(MemoryState(R[:, None], U[None]), tmp_path / "many.safetensors")
-    main(["inspect", path, "--device", "cpu", "--number", str(3000 * row + column), "--json"])
-    about = json.loads(capsys.readouterr().out)
-    assert (about["memory"], about["found"]) == (f"number {3000 * row + column} of 9000000", 4)
 
 
 def test_inspect_of_memories_with_nothing_to_show(
@@ -112,9 +95,12 @@ def test_inspect_of_memories_with_nothing_to_show(
         ),
         ("nan", "state.R: expected finite values, got 1 NaN"),
         ("number", "number: expected 0 to 0, as"),
+        ("kind", "kanerva: checkpoint: expected a DKM, got here, of kind toy"),
     ],
 )
-def test_inspect_says_what_is_wrong(name: str, message: str, look: DKM, tmp_path: Path) -> None:
+def test_inspect_says_what_is_wrong(
+    name: str, message: str, look: DKM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, R, U = tmp_path / "state.safetensors", *look.blank().detach()
     if name == "text":
         path.write_text("no tensors")
@@ -126,27 +112,30 @@ def test_inspect_says_what_is_wrong(name: str, message: str, look: DKM, tmp_path
         R = R[:, :50] if name == "size" else R.clone()
         R[0, 0] = math.nan if name == "nan" else 0
         saved(MemoryState(R, U), path)
+    if name == "kind":
+        monkeypatch.setattr("kanerva.app.commands.load", lambda _: Toy())
     with pytest.raises(SystemExit) as end:
-        main(["inspect", str(path), "--device", "cpu", "--number", "3"])
+        main(["inspect", str(path), "--checkpoint", "here", "--number", "3"])
     assert message in str(end.value.code)
 
 
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("state.safetensors/sheet.png", "state.safetensors is a file"),
+        ("./state.safetensors", "--out: expected another file than those that are read"),
+    ],
+)
 def test_a_sheet_that_cannot_be_written_is_refused_first(
-    look: DKM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    out: str, message: str, look: DKM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(look.blank(), tmp_path / "state.safetensors")
+    before = Path(path).read_bytes()
     monkeypatch.setattr("kanerva.app.commands.inside", lambda *_: pytest.fail("the work was begun"))
     with pytest.raises(SystemExit) as end:
-        main(["inspect", path, "--device", "cpu", "--out", f"{path}/sheet.png"])
-    assert f"{path} is a file" in str(end.value.code)
-
-
-def test_inspect_needs_a_dkm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = saved(mirror().blank(), tmp_path / "state.safetensors")
-    monkeypatch.setattr("kanerva.app.commands.load", lambda _: Toy())
-    with pytest.raises(SystemExit) as end:
-        main(["inspect", path, "--checkpoint", "here"])
-    assert end.value.code == "kanerva: checkpoint: expected a DKM, got here, of kind toy"
+        main(["inspect", path, "--device", "cpu", "--out", f"{tmp_path}/{out}"])
+    assert message in str(end.value.code)
+    assert Path(path).read_bytes() == before
 
 
 def test_inspect_says_why_it_finds_nothing_in_colour(
@@ -164,12 +153,3 @@ def test_inspect_says_why_it_finds_nothing_in_colour(
     assert about["note"].startswith("none can be found without a cue: with this codec of grey or colour images")
     main(["inspect", path, "--device", "cpu"])
     assert "images            none\n" in capsys.readouterr().out
-
-
-def test_inspect_replaces_neither_the_memory_nor_the_model(look: DKM, tmp_path: Path) -> None:
-    path = saved(look.blank(), tmp_path / "state.safetensors")
-    before = Path(path).read_bytes()
-    with pytest.raises(SystemExit) as end:
-        main(["inspect", path, "--device", "cpu", "--out", str(tmp_path / "." / "state.safetensors")])
-    assert "--out: expected another file than those that are read" in str(end.value.code)
-    assert Path(path).read_bytes() == before

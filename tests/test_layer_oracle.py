@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kanerva.nn import Memory
-from oracle import Array
+from oracle import Array, kl, log_density
 
 Batch = tuple[int, ...]
 
@@ -22,12 +22,6 @@ def gaussian_given(mean: Array, cov: Array, A: Array, y: Array, noise: float) ->
     S = A @ cov @ A.T + noise * np.eye(len(y))
     gain = np.linalg.solve(S, A @ cov).T
     return mean + gain @ (y - A @ mean), cov - gain @ A @ cov
-
-
-def log_normal(y: Array, mean: Array, cov: Array) -> float:
-    """ln N(y; mean, cov)."""
-    d = y - mean
-    return -0.5 * (len(y) * math.log(2 * math.pi) + np.linalg.slogdet(cov)[1] + d @ np.linalg.solve(cov, d))
 
 
 class Dense:
@@ -72,14 +66,10 @@ class Dense:
 
     def energy(self, cue: Array, known: Array) -> float:
         Rk = self.R[:, known]
-        return -log_normal(cue[known], np.zeros(len(known)), Rk.T @ Rk + self.noise * np.eye(len(known)))
+        return -log_density(cue[known], np.zeros(len(known)), Rk.T @ Rk + self.noise * np.eye(len(known)))
 
     def kl(self) -> float:
-        mean0, cov0 = self.blank
-        d = self.mean - mean0
-        inverse = np.linalg.inv(cov0)
-        logs = np.linalg.slogdet(cov0)[1] - np.linalg.slogdet(self.cov)[1]
-        return 0.5 * (np.trace(inverse @ self.cov) - len(d) + logs + d @ inverse @ d)
+        return kl(self.mean, self.cov, *self.blank)
 
 
 SIZES = [  # K, size, values, T, batch
@@ -187,10 +177,11 @@ def test_forgetting_is_never_having_written_with_these_weights(K: int, size: int
     layer, z, v, _, _ = case(K, size, values, T, ())
     state = layer.write(z, values=v)
     codes = (z if v is None else torch.cat([z, v], -1)).numpy()
-    whole = Dense(layer.R0.detach().numpy(), layer.prior_var.item(), layer.noise_var.item(), size)
+    whole, left = (
+        Dense(layer.R0.detach().numpy(), layer.prior_var.item(), layer.noise_var.item(), size) for _ in range(2)
+    )
     for code in codes:
         whole.write(code)
-    left = Dense(layer.R0.detach().numpy(), layer.prior_var.item(), layer.noise_var.item(), size)
     gone = 2
     for t in range(T):
         if t != gone:

@@ -14,8 +14,7 @@ import torch
 from PIL import Image
 
 from kanerva import cli
-from kanerva.data import ClassImages, load, mazes
-from kanerva.data.raycast import WALL
+from kanerva.data import ClassImages, load, mazes, raycast
 
 real = pytest.mark.skipif(
     importlib.util.find_spec("labmaze") is None, reason="no labmaze here; pip install 'kanerva[mazes]' brings it"
@@ -125,51 +124,13 @@ def test_those_to_train_on_are_what_they_were() -> None:
     assert not {*mazes.numbers("validation")} & {*mazes.numbers("test"), *mazes.numbers("train", 12_000)}
 
 
-@pytest.mark.usefixtures("stand_in")
-def test_no_maze_comes_twice() -> None:
-    found = list(mazes.layouts(8))
-    assert len({entities for entities, _ in found}) == 8
-    assert list(mazes.layouts(3)) == found[:3]
-
-
-def test_a_plan_becomes_numbers() -> None:
-    grid = mazes.grid(ENTITIES, ROOMS)
-    assert grid.tolist() == [
-        [-1, -1, -1, -1, -1, -1, -1],
-        [-1, 1, 1, 1, -1, -1, -1],
-        [-1, 1, 1, 1, 0, 0, -1],
-        [-1, 1, 1, 1, -1, 0, -1],
-        [-1, -1, -1, 0, 0, 0, -1],
-        [-1, -1, -1, -1, -1, -1, -1],
-    ]
-    assert mazes.grid("***\n***", "Z..\n.B.").tolist() == [[WALL] * 3] * 2
-
-
-def test_poses_keep_away_from_walls() -> None:
+def test_poses_are_everywhere_but_near_walls() -> None:
     grid = mazes.grid(ENTITIES, ROOMS)
     found = mazes.poses(grid, 500, np.random.default_rng(0))
     assert found.shape == (500, 3)
-    walls = list(zip(*np.nonzero(grid == WALL), strict=True))
-    for x, y, _ in found:
-        assert grid[math.floor(y), math.floor(x)] != WALL
-        away = min(math.hypot(max(j - x, 0, x - j - 1), max(i - y, 0, y - i - 1)) for i, j in walls)
-        assert away >= mazes.LEAST
+    assert raycast.clear(grid, found, mazes.LEAST, mazes.AHEAD).all()
     assert len(np.unique(np.floor(found[:, :2]), axis=0)) >= 10  # of 15 open cells; dead ends have little view
     assert np.histogram(found[:, 2], 4, (0, 2 * math.pi))[0].min() > 25
-    again = mazes.poses(grid, 500, np.random.default_rng(0))
-    assert np.array_equal(found, again)
-
-
-@pytest.mark.usefixtures("stand_in")
-def test_rooms_have_their_own_looks_of_one_style() -> None:
-    textures = mazes.Textures()
-    assert textures.atlas.shape == (2 * 3 + 4, (4 * 256**2 - 1) // 3, 3)
-    for seed in range(20):
-        scene = textures.dress(mazes.grid(ENTITIES, ROOMS), np.random.default_rng(seed))
-        style = 0 if scene.walls[0] == 0 else 3
-        assert scene.walls.tolist() == [style] * 2  # there is but one
-        assert sorted(scene.floors.tolist()) == [style + 1, style + 2]
-        assert scene.sky.tolist() == [6, 7, 8, 9]
 
 
 @pytest.mark.parametrize("size", [28, "32"])

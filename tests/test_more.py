@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import more
+from cases import generator
 from kanerva import DKM
 from kanerva.data import ClassImages
-from recalling import generator, model
+from recalling import model
 from trials import SMALL, drawn, run, subject
 
 

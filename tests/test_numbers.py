@@ -249,47 +249,33 @@ TABLE = """| 12.5 | 99.9 |
 SOME = {"config": {"flips": [0.15]}, "a": {"wrong": {"mean": 46.44, "stderr": 0.62}, "right": 0.555}, "b": 9.5e-6}
 
 
-@pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A page, and beside it a file of results."""
-    monkeypatch.setattr("test_numbers.ROOT", tmp_path)
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results" / "some.json").write_text(json.dumps(SOME))
-    values.cache_clear()
-    return tmp_path / "page.md"
-
-
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
         ("", "", None),
-        ("46.4", "46.5", "says 46.5 ± 0.6, not in results/some.json"),
         ("0.6,", "0.7,", "says 46.4 ± 0.7, not in"),
         ("55.5 %", "55.4 %", "says 55.4 %, not in"),
         ("55.5 %", "55.5", "says 55.5, not in"),
-        ("55.5 %", "15 %", None),
         ("55.5 %", "1e-5", None),
-        ("55.5 %", "2e-5", "says 2e-5, not in"),
-        ("json -->", "json; published 46.4 ± 0.6 -->", None),
         ("json -->", "json; published 46.4 -->", "does not say 46.4, which its comment lists"),
         ("some.json", "other.json", "names results/other.json, which is not there"),
-        ("json -->", "json#a -->", None),
         ("json -->", "json#a/wrong -->", "says 55.5 %, not in"),
-        ("json -->", "json; given -->", "expected a list of numbers after each word"),
         ("results/some.json", "unchecked", "expected a file of results/, or one of published"),
         ("results/some.json", "unchecked: it was not kept", None),
         ("<!-- numbers: results/some.json -->", "", "says 46.4 ± 0.6, 55.5 % without a comment"),
     ],
 )
-def test_what_is_noticed(old: str, new: str, why: str | None, page: Path) -> None:
-    page.write_text(TABLE.replace(old, new) if old else TABLE)
-    (said,) = map(wrong, blocks(page))
+def test_what_is_noticed(
+    old: str, new: str, why: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a page with one table, beside a file of results."""
+    monkeypatch.setattr("test_numbers.ROOT", tmp_path)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "some.json").write_text(json.dumps(SOME))
+    values.cache_clear()
+    (tmp_path / "page.md").write_text(TABLE.replace(old, new) if old else TABLE)
+    (said,) = map(wrong, blocks(tmp_path / "page.md"))
     assert said is None if why is None else why in (said or "")
-
-
-def test_a_comment_inside_a_paragraph_is_for_what_stands_before_it(page: Path) -> None:
-    page.write_text("It has 55.5 %. <!-- numbers: results/some.json -->\nThe paper: 77.2, in 3 steps.\n")
-    assert [*map(wrong, blocks(page))] == [None, "says 77.2 without a comment <!-- numbers: … -->"]
 
 
 # What program writes

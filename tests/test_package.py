@@ -28,15 +28,6 @@ def test_help_imports_no_torch(arguments: list[str]) -> None:
     assert out.splitlines()[-1] == "[]"
 
 
-def test_every_public_name_is_there() -> None:
-    scope: dict[str, object] = {}
-    exec("from kanerva import *", scope)
-    assert set(kanerva.__all__) <= set(scope)
-    assert set(kanerva.__all__) <= set(dir(kanerva))
-    for name in kanerva.__all__:
-        assert scope[name] is getattr(kanerva, name)
-
-
 def test_files_are_there_when_they_are_used() -> None:
     code = "import kanerva; print(kanerva.data.load.__name__, kanerva.MemoryState is kanerva.memory.MemoryState)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -13,6 +13,8 @@ from .memory.moments import Whole
 from .support.checks import Variance
 from .support.door import public
 
+__all__ = ["condition"]
+
 
 class Total(torch.autograd.Function):
     """The sum of a tensor over the workers. Every worker's gradient is the sum of all gradients of that sum."""

@@ -42,6 +42,8 @@ from .support.checks import Count, Share
 from .support.door import public
 from .support.linalg import broadcast, together
 
+__all__ = ["Contents", "Memory", "Prediction", "Reader", "Stream", "Writing"]
+
 
 class Start(NamedTuple):
     """What the parameters begin with: the variances of R0's entries, of the memory, and of the noise.

@@ -22,14 +22,13 @@ from ..support.say import nearest
 from . import glyphs, mazes, omniglot, own
 from .augment import augment, mirror
 from .damage import Cue, block, flips, half, noise, salt_and_pepper
-from .episodes import ClassImages, changes, episodes
+from .episodes import ClassImages, episodes
 
 __all__ = [
     "ClassImages",
     "Cue",
     "augment",
     "block",
-    "changes",
     "episodes",
     "flips",
     "half",

@@ -29,6 +29,8 @@ from ..support import checks, linalg
 from ..support.checks import Count, Variance
 from ..support.door import public
 
+__all__ = ["Stored", "inverse", "pick", "store", "write"]
+
 Backend = Literal["auto", "triton", "cpu", "gram", "reference"]
 # In the order in which auto tries them.
 BACKENDS: tuple[str, ...] = get_args(Backend)[1:]

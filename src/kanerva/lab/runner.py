@@ -21,7 +21,8 @@ import torch
 import tyro
 
 from .. import __version__, models
-from ..data import ClassImages, changes
+from ..data import ClassImages
+from ..data.episodes import changes
 from ..models import Model
 from ..models.checkpoint import Checkpoint, read, shipped, taken
 from ..support import checks, strict_json
@@ -224,7 +225,7 @@ class Work:
         needs = getattr(self.EXPERIMENT, "NEEDS", None)
         for what, _ in found:
             if needs not in (None, what.kind):
-                wanted = models.find(str(needs)).__name__
+                wanted = models.MODELS[str(needs)].__name__
                 raise ValueError(f"{work.name}: needs a {wanted}, got {what.place}, which is of kind {what.kind}")
         path, settings = work.place(), {"config": work.settings(), "smoke": work.smoke}
         if path.exists() and not path.is_file():

@@ -7,7 +7,7 @@ rivals/      what else could remember images?
 checkpoint   what is at a place: a file, the folder of a run, a model that comes along?
 """
 
-from .base import MODELS, BaseConfig, Model, Recall, Terms, find
+from .base import MODELS, BaseConfig, CodecModel, CodecModelConfig, Model, Recall, Terms
 from .checkpoint import Checkpoint, create, load, read
 from .dkm import DKM, DKMConfig
 from .rivals.dnc import DNC
@@ -19,15 +19,22 @@ from .rivals.vae import VAE
 
 __all__ = [
     "DKM",
+    "DNC",
+    "GPM",
+    "KM",
     "MODELS",
+    "VAE",
     "BaseConfig",
     "Checkpoint",
+    "CodecModel",
+    "CodecModelConfig",
     "DKMConfig",
+    "Hopfield",
     "Model",
+    "Nearest",
     "Recall",
     "Terms",
     "create",
-    "find",
     "load",
     "read",
 ]

@@ -11,3 +11,10 @@ counts       how often were vectors written, which have no codec?
 vectors      how are vectors recalled, which have no codec?
 watch        who is told what a search looks at and finds?
 """
+
+from .methods import METHODS
+from .retriever import StoredImages
+from .trajectory import Recall, Snapshot
+from .watch import Watch, watching
+
+__all__ = ["METHODS", "Recall", "Snapshot", "StoredImages", "Watch", "watching"]

@@ -86,7 +86,7 @@ def search(
 
     Steps and shakes are taken in coordinates u with v = start + root u. A step looks at u + shake, the same for all
     vectors, so that each is searched as if it were alone. Steps shrink towards the share `last` of the first.
-    Cost: one evaluation with its gradient a step. Proof: test_a_search_*.
+    Cost: one evaluation with its gradient a step.
     """
 
     def moved(u: Float[Tensor, "*c n"]) -> Float[Tensor, "*c n"]:

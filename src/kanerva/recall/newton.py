@@ -45,7 +45,7 @@ def infer(
     over the pixels of the mask. The vectors u of the n codes that were written are orthonormal, so that
     1/n Σ u uᵀ = I/n: that is the prior's covariance. v is the variance of the noise, at least what is given
     (`level`). Where nothing was written, u stands for the weights themselves, and F for R.
-    Cost, for each cue and step: n + 2 evaluations of the decoder. Proof: test_newton_*.
+    Cost, for each cue and step: n + 2 evaluations of the decoder. Proof: test_stored_images_of_real_pixels_*.
     """
     frames = Frames.of(at.hyper, at.state)
     found = []

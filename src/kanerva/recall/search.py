@@ -50,7 +50,7 @@ def infer(
     not known, it is one more number to search for. Of several starts the one goes on that has come to the least
     energy.
     Cost, for each cue: 200 evaluations of the decoder with their gradients, 125 of them through the encoder too.
-    Proof: test_inference_*.
+    Proof: test_a_known_channel_*.
     """
     K, (m, var) = at.state.R.shape[-2], weight(at)
     basis = memory.span(at.state, at.hyper.R0, at.hyper.prior_var)

@@ -9,8 +9,8 @@ import torch
 from .. import data
 from ..data import ClassImages
 from ..kernels import BACKENDS
-from ..models import BaseConfig, DKMConfig, find
-from ..models.base import CodecModelConfig
+from ..models import BaseConfig, DKMConfig
+from ..models.base import CodecModelConfig, find
 from ..support import checks
 
 Word = Literal["float32", "bfloat16", "uncaptured", "compiled", "uncompiled", "reference", "gram", "cpu", "triton"]

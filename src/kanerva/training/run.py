@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from ..data import changes
+from ..data.episodes import changes
 from ..models.base import Model
 from ..models.checkpoint import LAST, Checkpoint, read
 from ..support.configs import from_dict, to_dict

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from ...support.files import atomic_write
 from ...support.say import bar
-from .gather import Material, Results, gather
+from .gather import gather as gather
 from .page import page
-
-__all__ = ["Material", "Results", "gather", "page", "write"]
 
 
 def write(place: str | Path, out: Path | None = None, results: Path | None = None) -> Path:
