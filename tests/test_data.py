@@ -257,7 +257,7 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "augmenting bytes": (lambda: augment(PIXELS, True), r"x: expected floating point .* torch.uint8"),
     "turning backwards": (lambda: augment(torch.zeros(1, 2, 2), True, rotation=-1.0), r"rotation: .* got -1"),
-    "an unknown set": (lambda: load("omniglott"), r"name: .*; did you mean 'omniglot'\?"),
+    "an unknown set": (lambda: load("omniglott"), r"dataset: .*; did you mean 'omniglot'\?"),
     "an unknown split": (lambda: load("glyphs", "tset"), r"split: .* got 'tset'; did you mean 'test'\?"),
     "an unknown option": (lambda: load("omniglot", datadir="x"), r"datadir: .*; did you mean 'data_dir'\?"),
     "images from nowhere": (lambda: load("images"), r"path: expected a folder .* got none"),
