@@ -28,7 +28,7 @@ from ..recall.trajectory import Snapshot, follow
 from ..support import checks, tensors
 from ..support.checks import Count, Random, Sizes
 from ..support.configs import to_dict
-from ..support.door import public
+from ..support.door import public, read_all
 from ..support.pixels import LEVEL, dequantise
 from ..support.say import nearest
 
@@ -226,6 +226,10 @@ class Model(nn.Module, ABC):
     """What `write` gives."""
 
     config: BaseConfig
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        read_all(cls)
 
     def __init__(self, config: BaseConfig | None = None) -> None:
         super().__init__()
