@@ -481,7 +481,7 @@ def _check_scans(file: IO[bytes]) -> None:
 
 def _flat(image: Any) -> Image.Image:
     """Bring an image of any kind to grey ("L") or colour ("RGB") of 8 bits, on white where it is transparent."""
-    if isinstance(image, JpegImageFile):
+    if isinstance(image, JpegImageFile) and image.fp is not None:
         _check_scans(image.fp)
     # What the mode does not tell, and loading forgets: the largest value that samples can have, whether that is
     # black, where Pillow leaves it so, and whether Pillow cuts colours of 16 bits to 8.

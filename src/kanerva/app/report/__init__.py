@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...support.files import atomic_write
 from ...support.say import bar
-from .gather import gather
+from .gather import gather as gather
 from .page import page
 
 
