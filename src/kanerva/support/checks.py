@@ -221,8 +221,8 @@ def trusts(name: str, value: Any, call: Call) -> None:
 Variance = Annotated[float | int | Float[Tensor, ""], positive]
 Share = Annotated[float | int | Float[Tensor, ""], up_to_one]
 Count = Annotated[int, count]
-Sizes = Annotated[tuple[int, ...], sizes]
-Random = Annotated[torch.Generator | None, here]
+Sizes = Annotated[tuple[int, ...], sizes, "one axis of 16 is (16,)"]
+Random = Annotated[torch.Generator | None, here, "torch.Generator().manual_seed(0) makes one"]
 
 
 # Checks of values that no signature has

@@ -4,9 +4,10 @@
     def read(state: MemoryState, w: Float[Tensor, "*#b T K"]) -> Float[Tensor, "*#b T C"]: ...
 
 The annotation is the check. Types, shapes, dtypes and devices of all arguments must fit together; what a shape
-cannot say stands beside it as a rule, `Annotated[float, positive]` (checks.py has the rules). Only the outermost
-call is checked: functions that it calls trust it. A method of an object with `sizes` (axes that it knows by name)
-and `like` (a tensor whose dtype and device arguments must have) is checked against these too.
+cannot say stands beside it as a rule, `Annotated[float, positive]` (checks.py has the rules), or as a text with
+which errors of type end. Only the outermost call is checked: functions that it calls trust it. A method of an
+object with `sizes` (axes that it knows by name) and `like` (a tensor whose dtype and device arguments must have) is
+checked against these too.
 
 With `public(flat=True)` tensors and memories get one batch axis on the way in, and results their batch axes back.
 Inside torch.compile nothing is checked; axes are still flattened, where flattening twice does no harm. dynamo
@@ -48,7 +49,7 @@ class Part(NamedTuple):
     axes: tuple[str, ...]
     rules: tuple[checks.Rule, ...]
     hint: str
-    """What to say of the usual cause where something else came."""
+    """What to say of the usual cause where something else came: a text beside the annotation, or the kind's own."""
 
     @property
     def wanted(self) -> str:
@@ -170,24 +171,25 @@ def read(function: Any, owner: Any) -> Plan:
 
 def parse(name: str, hint: Any) -> Iterator[Part]:
     """The parts of an annotation: one, and those of its fields if it is a NamedTuple."""
-    kinds, rules = unfold(hint)
+    kinds, beside = unfold(hint)
+    rules = tuple(rule for rule in beside if not isinstance(rule, str))
+    said = "".join(f"; {text}" for text in beside if isinstance(text, str))
     arrays: list[Any] = [kind for kind in kinds if issubclass(kind, AbstractArray)]
     dtypes = sum((DTYPES[array.dtype.__name__] for array in arrays), ())
     axes = tuple(arrays[0].dim_str.split()) if arrays else ()
     struct = next((kind for kind in kinds if hasattr(kind, "_fields")), None)
-    usual = getattr(struct, "hint", "; torch.as_tensor makes one" if axes else "")
     if checks.any_float in rules:
         dtypes += HALF
     if arrays and not rules and dtypes == DTYPES["Float"]:
         rules = (checks.finite,)
-    yield Part(name, kinds, dtypes, axes, rules, usual)
+    yield Part(name, kinds, dtypes, axes, rules, getattr(struct, "hint", said))
     if struct is not None:
         for field, inner in typing.get_type_hints(struct, include_extras=True).items():
             yield from parse(f"{name}.{field}", inner | None if types.NoneType in kinds else inner)
 
 
-def unfold(hint: Any) -> tuple[tuple[type, ...], tuple[checks.Rule, ...]]:
-    """The types that an annotation allows, and the rules beside them."""
+def unfold(hint: Any) -> tuple[tuple[type, ...], tuple[checks.Rule | str, ...]]:
+    """The types that an annotation allows, and the rules and texts beside them."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return unfold(args[0])[0], unfold(args[0])[1] + args[1:]
@@ -222,6 +224,7 @@ def check(plan: Plan, given: dict[str, Any], owner: Any, args: tuple[Any, ...], 
                 rule(part.name, x, call)
 
 
+AS_TENSOR = "; torch.as_tensor makes one"
 Look = Any
 """(shape, dtype, device, layout) of a tensor, the type of anything else."""
 
@@ -243,7 +246,7 @@ def layout(
             if x is types.NoneType and "." in name and types.NoneType in part.kinds:
                 continue
             if not issubclass(x, part.kinds) or (x is bool and bool not in part.kinds and object not in part.kinds):
-                raise TypeError(f"{wanted}, got {x.__name__}{part.hint}")
+                raise TypeError(f"{wanted}, got {x.__name__}{part.hint or AS_TENSOR * bool(part.axes)}")
             continue
         if not part.dtypes:
             if object in part.kinds or Tensor in part.kinds:
@@ -255,10 +258,11 @@ def layout(
         named = [axis for axis in part.axes if axis[0] not in "*."]
         real = dtype.is_floating_point and not (dtype in HALF and checks.any_float in part.rules)
         if like is not None and real and dtype in part.dtypes and dtype != like[1]:
-            raise TypeError(f"{name}: expected {like[1]} like {like[0]}, got {dtype}; .to(dtype) converts it")
+            raise TypeError(f"{name}: expected {like[1]} like {like[0]}, got {dtype}; .to({like[1]}) converts it")
         if dtype not in part.dtypes:
             said = " or ".join(str(d) for d in dict.fromkeys(part.dtypes))
-            raise TypeError(f"{name}: expected {said}, got {dtype}; {name}.to(dtype) converts it")
+            to = like[1] if like is not None and like[1] in part.dtypes else part.dtypes[0]
+            raise TypeError(f"{name}: expected {said}, got {dtype}; {name}.to({to}) converts it{part.hint}")
         if like is not None and device != like[2]:
             raise ValueError(
                 f"{name}: expected device {like[2]} like {like[0]}, got {device}; .to(device) moves it"
@@ -287,8 +291,8 @@ def layout(
             batches.setdefault(part.axes[0].strip("*#"), {})[name] = tuple(shape[:split])
     for found in batches.values():
         if any(len({*column} - {1}) > 1 for column in zip_longest(*(s[::-1] for s in found.values()), fillvalue=1)):
-            said = ", ".join(f"{shape} of {name}" for name, shape in found.items())
-            raise ValueError(f"batch axes: expected shapes that broadcast, got {said}")
+            once = {(name.partition(".")[0], shape): f"{shape} of {name}" for name, shape in found.items()}
+            raise ValueError(f"batch axes: expected shapes that broadcast, got {', '.join(once.values())}")
     plain = {name: size for name, (size, _) in sizes.items()}
     return plain, (like[1] if like else torch.get_default_dtype()), (like[2] if like else torch.device("cpu"))
 
