@@ -248,7 +248,6 @@ def test_what_is_strange_does_no_harm_and_what_is_damaged_is_said(run: Path, con
     [
         (["nowhere"], "nowhere: no such run; expected a run's folder, a checkpoint, or a pretrained"),
         (["."], "expected a run's folder with config.json, metrics.jsonl, last.safetensors, got one with none"),
-        (["omniglt"], "did you mean 'omniglot'?"),
         (["my.safetensors"], "not a readable safetensors file"),
         (["omniglot", "--experiments", "nowhere"], "no such folder; expected one with results"),
     ],
