@@ -605,7 +605,7 @@ def test_auto_does_without_what_is_not_installed(
     found, why = kernels.pick(device, torch.float32, 32, 100)
     assert found == "gram"
     assert missing in why
-    with pytest.raises(ValueError, match="^backend: "):
+    with pytest.raises(ValueError, match=r"^backend: "):
         kernels.pick(device, torch.float32, 32, 100, name)
 
 

@@ -553,7 +553,7 @@ def test_a_model_begins_with_what_another_has_of_its_weights() -> None:
         assert torch.equal(dict(new.named_parameters())[name], value)
     assert float(new.log_read_var) == 0
     for other in (model(dataclasses.replace(SMALL, rows=6)), kanerva.create("nearest", image=(1, 9, 10))):
-        with pytest.raises(ValueError, match="^start: expected"):
+        with pytest.raises(ValueError, match=r"^start: expected"):
             new.begin_as(other)
 
 

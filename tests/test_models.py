@@ -368,11 +368,11 @@ def test_an_unknown_model_or_field_is_refused() -> None:
     for name, kind in MODELS.items():
         with pytest.raises(TypeError, match=f"colour: expected a field of {name} "):
             kanerva.create(name, colour=3)
-        with pytest.raises(ValueError, match="^likelihood: "):
+        with pytest.raises(ValueError, match=r"^likelihood: "):
             kanerva.create(name, likelihood="poisson")
         with pytest.raises(TypeError, match=f"config: expected a {kind.Config.__name__}"):
             kind(BaseConfig())
-    with pytest.raises(ValueError, match="^codec: expected fields of CodecConfig"):
+    with pytest.raises(ValueError, match=r"^codec: expected fields of CodecConfig"):
         kanerva.create("vae", codec={"kernel": 3})
     for name, meant in (("neerest", "nearest"), ("omniglott", "omniglot")):
         with pytest.raises(FileNotFoundError, match=rf"{name}: no such .*'{meant}'\?"):
