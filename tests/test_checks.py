@@ -37,13 +37,10 @@ lopsided = spoiled(torch.eye(4, dtype=torch.float64), 0.5)
 BAD: list[tuple[str, Callable[[], Any]]] = [
     (r"z: expected shape \(\*b, T, C\), got shape \(5,\)", lambda: memory.write(STATE, Z[0, 0], S2)),
     (r"z: .* with C = 5 as in state\.R, got \(2, 3, 4\)", lambda: memory.write(STATE, Z[..., :4], S2)),
-    (r"R0: .* got \(2, 4, 4\)", lambda: memory.span(STATE, R[..., :4], 1.0)),
     ("prior_var: expected", lambda: memory.span(STATE, R, 0.0)),
     (r"w: .* with K = 4 as in state\.R", lambda: memory.read(STATE, Z)),
-    (r"z: .* with T = 2 as in w", lambda: memory.condition(STATE, W[:, :2], Z, S2)),
     (r"batch axes: .* \(2,\) of state\.\w, .*\(3,\) of z", lambda: memory.write(STATE, normal(3, 3, 5), S2)),
     (r"batch axes: .*\(3,\) of z", lambda: memory.write(MemoryState(R[0], U), normal(3, 3, 5), S2)),
-    (r"state\.U: .* with K = 4", lambda: memory.write(MemoryState(R, U[:, :3, :3]), Z, S2)),
     (r"state\.U: .* got \(2, 4, 3\)", lambda: memory.write(MemoryState(R, U[..., :3]), Z, S2)),
     ("R0: expected at least one row", lambda: memory.prior(normal(0, 5), 1.0)),
     (r"state: expected a MemoryState\(R, U\), got tuple", lambda: memory.read((R, U), W)),  # type: ignore[arg-type]
@@ -52,7 +49,6 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
     ("z: .* got NoneType", lambda: memory.address(None, STATE, S2)),  # type: ignore[arg-type]
     ("z: expected torch.float64", lambda: memory.write(STATE, Z.float(), S2)),
     ("z: .* got torch.bfloat16", lambda: memory.write(STATE, Z.bfloat16(), S2)),
-    ("z: .* got torch.int64", lambda: memory.write(STATE, Z.long(), S2)),
     (r"state\.U: .* torch.float32", lambda: memory.write(MemoryState(R, U.float()), Z, S2)),
     (r"z: expected device cpu like state\.R, got meta", lambda: memory.write(STATE, Z.to("meta"), S2)),
     ("noise_var: .* torch.float32", lambda: memory.write(STATE, Z, S2.float())),
@@ -66,10 +62,8 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
     ("noise_var: .* got str", lambda: memory.write(STATE, Z, "1")),  # type: ignore[arg-type]
     ("noise_var: .* cannot hold", lambda: memory.predict(STATE.to(torch.float32), W.float(), 1e-50)),
     ("prior_var: .* got -1", lambda: memory.prior(R, -1)),
-    ("weight_var: .* got 0", lambda: memory.kl_weights(W, 0)),
     ("z: expected finite values, got 1 NaN or infinite of 30", lambda: memory.write(STATE, spoiled(Z, NAN), S2)),
     ("z: .* finite", lambda: memory.address(spoiled(Z, INF), STATE, S2)),
-    ("w: .* finite", lambda: memory.kl_weights(spoiled(W, NAN), S2)),
     (r"state\.R: .* finite", lambda: memory.read(MemoryState(spoiled(R, NAN), U), W)),
     ("got an overflow", lambda: memory.write(MemoryState(R.float() * 1e25, U.float()), Z.float(), 1.0)),
     ("batch: expected a tuple, got int", lambda: memory.prior(R, 1.0, batch=3)),  # type: ignore[arg-type]
@@ -78,7 +72,6 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
     (r"state\.U: .* got 1 of 1 .*eigenvalue -1", lambda: memory.write(MemoryState(R, indefinite), Z, S2)),
     (r"state\.U: expected a symmetric matrix", lambda: memory.sample(MemoryState(R, lopsided))),
     (r"p\.U: expected a positive", lambda: memory.kl_memory(STATE, MemoryState(R, torch.zeros_like(U)))),
-    (r"p\.R: .* with K = 4 as in q\.R", lambda: memory.kl_memory(STATE, case((2,), K=3, C=5).state)),
     (r"z: expected shape \(\*b, C\) with C = 5", lambda: memory.update(STATE, W[:, 0], Z[:, 0, :3], S2)),
 ]
 

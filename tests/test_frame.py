@@ -1,6 +1,5 @@
 """memory.frame and memory.forget against weights and codes that are known."""
 
-import math
 from typing import NamedTuple
 
 import pytest
@@ -115,23 +114,6 @@ def test_frame_of_each_memory_is_its_own(batch: tuple[int, ...]) -> None:
     flat = zip(*(part.reshape(-1, *part.shape[len(batch) :]) for part in (*frame, w, z)), strict=True)
     for *one, weights, codes in flat:
         is_a_rotation(memory.Frame(*one), weights, codes, 1e-9)
-
-
-def test_frame_is_not_a_number_where_the_memory_is_none() -> None:
-    R0, z = normal(2, 4, 9), normal(2, 3, 9, seed=1)
-    state, w = memory.write(memory.prior(R0, PRIOR_VAR), z, NOISE_VAR)
-    alone = look(MemoryState(state.R[0], state.U[0]), R0[0])
-    for part in (state.R, state.U):
-        broken = MemoryState(state.R.clone(), state.U.clone())
-        broken[0 if part is state.R else 1][1, 0, 0] = math.nan
-        with kanerva.deep_checks(False):
-            frame = look(broken, R0)
-        assert bool(frame.codes[1].isnan().all())
-        assert bool(frame.weights[1].isnan().all())
-        assert int(frame.rank[1]) == int(frame.distinct[1]) == 0
-        for both, one in zip(frame, alone, strict=True):
-            torch.testing.assert_close(both[0], one)
-    is_a_rotation(alone, w[0], z[0], 1e-9)
 
 
 # forget

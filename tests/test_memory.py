@@ -164,6 +164,23 @@ def test_write_is_consistent_with_bayes(iterations: int, block: int) -> None:
     same_memory(state, memory.condition(c.state, w, c.z, c.noise_var))
 
 
+def test_write_in_one_block_addresses_the_old_memory() -> None:
+    """All at once, so that codes may come in any order."""
+    c = case((2,), T=6)
+    state, w = memory.write(c.state, c.z, c.noise_var, block=6)
+    close(w, memory.address(c.z, c.state, c.noise_var))
+    same_memory(memory.write(c.state, c.z.flip(-2), c.noise_var, block=100)[0], state)
+
+
+def test_write_depends_on_order() -> None:
+    """Dynamic addressing sees the memory so far, so exchangeability is lost [sec. 3.3]."""
+    c = case((2,), T=6)
+    state, _ = memory.write(c.state, c.z, c.noise_var)
+    turned, _ = memory.write(c.state, c.z.flip(-2), c.noise_var)
+    assert (state.R - turned.R).norm() > 1e-2 * state.R.norm()
+    assert (state.U - turned.U).norm() > 1e-2 * state.U.norm()
+
+
 def test_write_in_blocks_is_writing_the_blocks() -> None:
     c = case((2,), T=7)
     first, w1 = memory.write(c.state, c.z[:, :4], c.noise_var, block=4)
@@ -241,6 +258,16 @@ def test_kl_update_is_kl_memory_after_the_update() -> None:
     c = case((2, 3), K=5, C=7, T=1)
     new = memory.update(c.state, *one(c, 0))
     close(memory.kl_update(c.state, *one(c, 0)), memory.kl_memory(new, c.state))
+
+
+def test_kl_updates_do_not_add_up_to_kl_memory() -> None:
+    """The chain of one-step divergences is a different number: B_T may not be built from it [app. C]."""
+    c = case(T=4)
+    state, total = c.state, torch.zeros((), dtype=torch.float64)
+    for t in range(4):
+        total = total + memory.kl_update(state, *one(c, t))
+        state = memory.update(state, *one(c, t))
+    assert abs(float(total - memory.kl_memory(state, c.state))) > 1e-2
 
 
 # prior, read, sample

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from .damage import check_images, check_share
+from .damage import check
 from .episodes import check_generator
 
 
@@ -29,10 +29,7 @@ def augment(
     then ink ≥ 0.5 is 1, with 0 outside; an image that would come out blank is left as it was, because blank images
     make group normalisation blow up. Others are filled at the border by the border's value. Proof: test_augment_*.
     """
-    check_images(x)
-    amounts = {"rotation": (rotation, 180.0), "scale": (scale, 0.6), "shear": (shear, 1.0), "shift": (shift, 1.0)}
-    for name, (value, most) in amounts.items():
-        check_share(name, value, most)
+    check(x, rotation=(rotation, 180.0), scale=(scale, 0.6), shear=(shear, 1.0), shift=(shift, 1.0))
     check_generator(generator, x.device)
     flat = x.reshape(-1, *x.shape[-3:])
     if not flat.numel():

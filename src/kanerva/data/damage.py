@@ -23,31 +23,27 @@ class Cue(NamedTuple):
 
 def flips(x: Float[Tensor, "*b c h w"], share: float, generator: torch.Generator | None = None) -> Cue:
     """Flip a share of the bits of binary images [sec. 4]."""
-    check_share("share", share, 1.0)
-    check_images(x, binary=True)
+    check(x, True, share=(share, 1.0))
     return Cue(torch.where(_uniform(x, generator) < share, 1 - x, x), None)
 
 
 def salt_and_pepper(x: Float[Tensor, "*b c h w"], share: float, generator: torch.Generator | None = None) -> Cue:
     """Put black or white, by the toss of a coin, into a share of the pixels of binary images."""
-    check_share("share", share, 1.0)
-    check_images(x, binary=True)
+    check(x, True, share=(share, 1.0))
     coin = (_uniform(x, generator) < 0.5).to(x)
     return Cue(torch.where(_uniform(x, generator) < share, coin, x), None)
 
 
 def noise(x: Float[Tensor, "*b c h w"], scale: float, generator: torch.Generator | None = None) -> Cue:
     """Add Gaussian noise of a standard deviation [sec. 4]; what leaves ±1.5 is cut off."""
-    check_share("scale", scale)
-    check_images(x)
+    check(x, scale=(scale, math.inf))
     added = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
     return Cue((x + scale * added).clamp(-1.5, 1.5), None)
 
 
 def block(x: Float[Tensor, "*b c h w"], share: float, generator: torch.Generator | None = None) -> Cue:
     """Erase one rectangle at a random place, a share of the image's area and of its proportions."""
-    check_share("share", share, 1.0)
-    check_images(x)
+    check(x, share=(share, 1.0))
     *batch, _, height, width = x.shape
     tall, wide = (min(n, round(n * share**0.5)) for n in (height, width))
     top = torch.randint(height - tall + 1, (*batch, 1, 1, 1), generator=generator, device=x.device)
@@ -59,7 +55,7 @@ def block(x: Float[Tensor, "*b c h w"], share: float, generator: torch.Generator
 
 def half(x: Float[Tensor, "*b c h w"], side: str = "right") -> Cue:
     """Erase one half: left, right, top or bottom."""
-    check_images(x)
+    check(x)
     height, width = x.shape[-2:]
     mask = torch.ones(*x.shape[:-3], 1, height, width, dtype=x.dtype, device=x.device)
     parts = {
@@ -79,13 +75,11 @@ def erase(x: Float[Tensor, "*b c h w"], mask: Float[Tensor, "*b 1 h w"]) -> Cue:
     return Cue(torch.where(mask.bool(), x, 0), mask)
 
 
-def check_share(name: str, value: Any, most: float = math.inf) -> None:
-    if not isinstance(value, int | float) or not 0 <= value <= most:
-        raise ValueError(f"{name}: expected a number from 0 to {most:g}, got {value!r}")
-
-
-def check_images(x: Any, binary: bool = False) -> None:
-    """Check that x are images; `binary`: of 0 and 1."""
+def check(x: Any, binary: bool = False, **amounts: tuple[Any, float]) -> None:
+    """Check that x are images, `binary`: of 0 and 1; and amounts by their names, with the most that each can be."""
+    for name, (value, most) in amounts.items():
+        if not isinstance(value, int | float) or not 0 <= value <= most:
+            raise ValueError(f"{name}: expected a number from 0 to {most:g}, got {value!r}")
     if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 3:
         came = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
         raise TypeError(f"x: expected floating point images (*b, channels, height, width), got {came}")

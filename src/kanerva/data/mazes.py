@@ -92,8 +92,8 @@ def numbers(split: str, mazes: int | None = None) -> list[int]:
     if split != "train":
         return list(range(FIRST[split], FIRST[split] + MAZES[split]))
     others = {number for split in FIRST for number in numbers(split)}
-    count = MAZES["train"] if mazes is None else mazes
-    return list(itertools.islice((number for number in itertools.count() if number not in others), count))
+    free = (number for number in itertools.count() if number not in others)
+    return list(itertools.islice(free, mazes or MAZES["train"]))
 
 
 def _drawn(split: str, size: int, mazes: int) -> str:

@@ -13,6 +13,7 @@ names, fewer by the content of each image, and images that are classes of their 
 import contextlib
 import hashlib
 import io
+import math
 import os
 import re
 import warnings
@@ -375,9 +376,9 @@ def _place(data: bytes) -> float:
 def _content(image: Image.Image) -> float:
     """The place of a picture by its content; grey that is written as colour is the same picture."""
     picture = np.asarray(image)
-    if picture.ndim == 3 and bool((picture == picture[..., :1]).all()):
+    if picture.ndim == 3 and (picture == picture[..., :1]).all():
         picture = picture[..., 0]
-    return _place(str(picture.shape).encode() + np.ascontiguousarray(picture).tobytes())
+    return _place(str(picture.shape).encode() + picture.tobytes())
 
 
 def _split(path: Path, found: list[Found], split: str) -> Array:
@@ -409,8 +410,8 @@ def frames(
     file: Path | io.BytesIO,
     where: Any,
     kinds: tuple[str, ...] = KINDS,
-    most: int | None = None,
-    pixels: int | None = None,
+    most: float = math.inf,
+    pixels: float = math.inf,
 ) -> Iterator[Image.Image]:
     """Read an image file, or frame by frame one that moves, as "L" or "RGB" of 8 bits.
 
@@ -422,14 +423,14 @@ def frames(
     with image:
         if _is_sheet(image):
             raise ValueError(f"{where}: a sheet of pictures that kanerva wrote")
-        if most is not None and count > most:
+        if count > most:
             raise ValueError(f"{where}: expected at most {most} pictures in one file, got {count}")
         done = 0
         for number in range(count):
             with _reading(where, kinds):
                 image.seek(number)
             wide, tall = image.size  # frames of a GIF may be larger than the first
-            if pixels is not None and done + (count - number) * wide * tall > pixels:
+            if done + (count - number) * wide * tall > pixels:
                 times = f"{count} × " if count > 1 else ""
                 raise ValueError(f"{where}: expected at most {pixels:,} pixels, got {times}{wide:,} × {tall:,}")
             done += wide * tall

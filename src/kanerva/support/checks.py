@@ -66,17 +66,12 @@ def deep_checks(on: bool = True) -> Iterator[None]:
         _deep.reset(token)
 
 
-def deep_on(device: torch.device) -> bool:
-    """Whether values on a device may be read now."""
+def deep(at: Tensor | torch.device) -> bool:
+    """Whether the values of a tensor, or those on a device, may be read now."""
     if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     on = _deep.get()
-    return device.type == "cpu" if on is None else on
-
-
-def deep(x: Tensor) -> bool:
-    """Whether the values of x may be read now."""
-    return deep_on(x.device)
+    return (at.device if isinstance(at, Tensor) else at).type == "cpu" if on is None else on
 
 
 def full_precision(function: Callable[P, Out]) -> Callable[P, Out]:
@@ -171,14 +166,10 @@ def not_negative(name: str, value: Any, call: Call) -> None:
         raise ValueError(f"{name}: expected finite numbers of 0 or more, got {float(value.min())}")
 
 
-def at_least(low: int) -> Rule:
-    """A whole number that is not too small."""
-
-    def rule(name: str, value: Any, call: Call) -> None:
-        if value < low:
-            raise ValueError(f"{name}: expected a whole number of at least {low}, got {value!r}")
-
-    return rule
+def count(name: str, value: Any, call: Call | None = None) -> None:
+    """A number of times, or of things: a whole number of at least one."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
 
 
 def at_most(axis: str) -> Rule:
@@ -193,8 +184,7 @@ def at_most(axis: str) -> Rule:
 
 def sizes(name: str, value: Any, call: Call | None = None) -> None:
     """Batch axes: a tuple of sizes."""
-    fits = isinstance(value, (tuple, list))
-    if not fits or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in value):
+    if not isinstance(value, (tuple, list)) or not all(type(n) is int and n >= 0 for n in value):
         raise ValueError(f"{name}: expected a tuple of sizes such as (16,), got {value!r}")
 
 
@@ -230,18 +220,12 @@ def trusts(name: str, value: Any, call: Call) -> None:
 
 Variance = Annotated[float | int | Float[Tensor, ""], positive]
 Share = Annotated[float | int | Float[Tensor, ""], up_to_one]
-Count = Annotated[int, at_least(1)]
+Count = Annotated[int, count]
 Sizes = Annotated[tuple[int, ...], sizes]
 Random = Annotated[torch.Generator | None, here]
 
 
 # Checks of values that no signature has
-
-
-def count(name: str, value: Any) -> None:
-    """Check that a number of times is a whole number of at least one."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
 
 
 def seed(value: Any) -> None:

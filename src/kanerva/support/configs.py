@@ -65,15 +65,10 @@ def _fits(kind: Any, value: Any) -> bool:
     if origin is typing.Literal:
         return isinstance(value, str)
     if kind in (int, float):
-        return isinstance(value, int | kind) and _sound(value)
+        # JSON also has true, 1e400 and whole numbers of any length
+        most = 2**63 if isinstance(value, int) else math.inf
+        return isinstance(value, int | kind) and not isinstance(value, bool) and abs(value) < most
     return isinstance(value, kind)
-
-
-def _sound(value: Any) -> bool:
-    """Whether a number is one: JSON also has true, 1e400 and whole numbers of any length."""
-    if isinstance(value, int):
-        return not isinstance(value, bool) and abs(value) < 2**63
-    return not isinstance(value, float) or math.isfinite(value)
 
 
 def brief(value: Any) -> str:

@@ -55,14 +55,10 @@ class Part(NamedTuple):
         if float in self.kinds:
             return "one positive, finite number (a float or a tensor of shape ())" if self.dtypes else "a number"
         if self.dtypes:
-            return f"a tensor of shape {self.shape}"
+            return f"a tensor of shape {self.shaped({})}"
         if int in self.kinds:
             return "a whole number"
         return " or ".join(named(kind) for kind in self.kinds if kind is not types.NoneType)
-
-    @property
-    def shape(self) -> str:
-        return self.shaped({})
 
     def shaped(self, sizes: dict[str, Any]) -> str:
         """The axes, with their sizes as far as these are known."""
@@ -154,12 +150,12 @@ def parse(name: str, hint: Any) -> Iterator[Part]:
     dtypes = sum((DTYPES[array.dtype.__name__] for array in arrays), ())
     axes = tuple(arrays[0].dim_str.split()) if arrays else ()
     struct = next((kind for kind in kinds if hasattr(kind, "_fields")), None)
-    hint_of = getattr(struct, "hint", "")
+    usual = getattr(struct, "hint", "; torch.as_tensor makes one" if axes else "")
     if checks.any_float in rules:
         dtypes += HALF
     if arrays and not rules and dtypes == DTYPES["Float"]:
         rules = (checks.finite,)
-    yield Part(name, kinds, dtypes, axes, rules, hint_of)
+    yield Part(name, kinds, dtypes, axes, rules, usual)
     if struct is not None:
         for field, inner in typing.get_type_hints(struct, include_extras=True).items():
             yield from parse(f"{name}.{field}", inner | None if types.NoneType in kinds else inner)
@@ -194,7 +190,7 @@ def check(plan: Plan, given: dict[str, Any], owner: Any, args: tuple[Any, ...], 
     except (TypeError, ValueError) as error:
         plan.signature.bind(*args, **kwargs)  # where an argument is missing, Python says so
         raise error from None
-    call = checks.Call(owner, given, sizes, dtype, device, checks.deep_on(device))
+    call = checks.Call(owner, given, sizes, dtype, device, checks.deep(device))
     for part, x in zip(plan.parts, values, strict=True):
         if x is not None:
             for rule in part.rules:
@@ -222,7 +218,7 @@ def layout(
             if x is types.NoneType and "." in name and types.NoneType in part.kinds:
                 continue
             if not issubclass(x, part.kinds) or (x is bool and bool not in part.kinds and object not in part.kinds):
-                raise TypeError(f"{wanted}, got {x.__name__}{part.hint or as_tensor(part)}")
+                raise TypeError(f"{wanted}, got {x.__name__}{part.hint}")
             continue
         if not part.dtypes:
             if object in part.kinds or Tensor in part.kinds:
@@ -270,10 +266,6 @@ def layout(
             raise ValueError(f"batch axes: expected shapes that broadcast, got {said}")
     plain = {name: size for name, (size, _) in sizes.items()}
     return plain, (like[1] if like else torch.get_default_dtype()), (like[2] if like else torch.device("cpu"))
-
-
-def as_tensor(part: Part) -> str:
-    return "; torch.as_tensor makes one" if part.dtypes and part.axes else ""
 
 
 class Axes(NamedTuple):

@@ -32,7 +32,7 @@ def cache_dir() -> Path:
 
 
 @contextlib.contextmanager
-def _naming(path: Path, failure: str) -> Iterator[None]:
+def naming(path: Path, failure: str) -> Iterator[None]:
     """Name the file that was asked for in the errors of the system, which name another one or none."""
     try:
         yield
@@ -52,14 +52,14 @@ def atomic_write(path: str | os.PathLike[str], parents: bool = True) -> Iterator
     """
     path = Path(path)
     if is_device(path):
-        with _naming(path, "could not be written"), open(path, "wb") as file:
+        with naming(path, "could not be written"), open(path, "wb") as file:
             yield file
         return
     if parents:
         make_folder(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with _naming(path, "could not be written; what was there before is unchanged"):
+        with naming(path, "could not be written; what was there before is unchanged"):
             with open(temporary, "xb") as file:
                 yield file
                 file.flush()
@@ -97,7 +97,7 @@ def check_writable(path: Path) -> None:
         raise IsADirectoryError(f"{path}: expected the name of a file, got a folder")
     if not is_device(path):
         make_folder(path.parent)
-        with _naming(path, "cannot be written"), tempfile.TemporaryFile(dir=path.parent):
+        with naming(path, "cannot be written"), tempfile.TemporaryFile(dir=path.parent):
             pass
 
 
@@ -143,7 +143,7 @@ def lock(path: Path, wait: bool = True) -> Iterator[None]:
     make_folder(path.parent)
     held = filelock.FileLock(path, timeout=-1 if wait else 0)
     try:
-        with _naming(path.parent, f"cannot be written to ({path.name})"):
+        with naming(path.parent, f"cannot be written to ({path.name})"):
             held.acquire()
     except OSError as error:
         if error.errno not in NO_LOCKS:

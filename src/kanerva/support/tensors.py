@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .files import atomic_write, check_size
+from .files import atomic_write, check_size, naming
 from .strict_json import loads
 
 FORMAT = 3
@@ -62,7 +62,7 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file")
     try:
-        with path.open("rb") as file:
+        with naming(path, "could not be read"), path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             check_size(size)
             head = file.read(8)
@@ -74,9 +74,6 @@ def read(path: str | Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         tensors = safetensors.torch.load(data)
         # the library checks the header before it gives a tensor, but gives no metadata of bytes
         return tensors, json.loads(data[8 : 8 + length]).get("__metadata__") or {}
-    except OSError as error:
-        # reading, unlike opening, names no file
-        raise OSError(error.errno, f"{error.strerror}: {path} could not be read") from error
     # KeyError, RuntimeError: a dtype or a shape that safetensors knows and this PyTorch does not
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path}: not a readable safetensors file, cut short or damaged ({error})") from None
