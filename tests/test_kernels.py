@@ -579,24 +579,6 @@ def test_iterations_and_blocks_are_the_references(name: str) -> None:
         assert all(torch.equal(a, b) for a, b in zip((R, U, w), (*expected, weights), strict=True))
 
 
-def test_functional_transforms() -> None:
-    """torch.func.grad, and vmap of it: auto takes the reference."""
-    c = case((), 3, 5, 4)
-
-    def total(write: Callable[..., Any]) -> Callable[..., Tensor]:
-        def call(R: Tensor, U: Tensor, z: Tensor, noise_var: Tensor) -> Tensor:
-            state, w = write(MemoryState(R, 0.5 * (U + U.mT)), z, noise_var)
-            return state.R.square().sum() + state.U.square().sum() + w.sum()
-
-        return torch.func.grad(call, (0, 1, 2, 3))
-
-    arguments = [*c.state, c.z, c.noise_var]
-    many = torch.func.vmap(total(kernels.write))(*(torch.stack([x, 1.5 * x]) for x in arguments))
-    for i, scale in enumerate((1, 1.5)):
-        for found, wanted in zip(many, total(memory.write)(*(scale * x for x in arguments)), strict=True):
-            assert error(found[i], wanted) <= EXACT
-
-
 @pytest.mark.parametrize(("name", "device", "missing"), [("cpu", "cpu", "numba"), ("triton", "cuda", "triton")])
 def test_auto_does_without_what_is_not_installed(
     name: str, device: str, missing: str, monkeypatch: pytest.MonkeyPatch

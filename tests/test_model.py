@@ -109,15 +109,6 @@ def test_correlated_channels_are_drawn_with_their_covariance() -> None:
     torch.testing.assert_close(drawn.T.cov(), covariance_of(one)[0, 0], rtol=0.02, atol=0.02)
 
 
-def test_levels_are_probabilities() -> None:
-    """Of all levels of a pixel, each with its density and width: they sum to 1, also for sure pixels."""
-    levels = torch.arange(-400, 400).double() * LEVEL
-    for scale in (1e-4, LEVEL / 4, LEVEL, 0.1):
-        pixel = Gaussian(torch.tensor(0.1234).double(), torch.tensor(scale).double())
-        p = pixel.log_level(levels[:, None, None, None] + 0.3 * LEVEL).exp() * LEVEL
-        assert float(p.sum()) == pytest.approx(1, abs=1e-10)
-
-
 @pytest.mark.parametrize("scale", [0.003, 0.02, 0.3])
 def test_levels_are_integrals(scale: float) -> None:
     """ln of the mean density over a level, by quadrature, with LEVEL² / 12 taken from the variance."""
@@ -237,17 +228,6 @@ def test_objective_weighs_the_terms() -> None:
     )
     nats = [sum(k - a for a, k in zip(log_lik[b], kl_w[b], strict=True)) / 6 for b in range(2)]
     assert terms.nats().tolist() == pytest.approx(nats)
-
-
-@pytest.mark.parametrize("weights", ["isotropic", "full"])
-@pytest.mark.parametrize("config", [SMALL, COLOUR])
-@pytest.mark.parametrize("bound", ["L", "B"])
-def test_every_parameter_gets_a_gradient(config: DKMConfig, weights: str, bound: str) -> None:
-    m = model(dataclasses.replace(config, weights=weights))  # type: ignore[arg-type]
-    x = binary(2, 4, *config.image)
-    terms = m(x, generator()) if bound == "L" else m.online(x, 1, generator())[0]
-    terms.loss().backward()
-    assert [name for name, p in m.named_parameters() if p.grad is None or not bool(p.grad.abs().sum() > 0)] == []
 
 
 @pytest.mark.parametrize(("before", "after", "height", "width"), [(1, 16, 28, 28), (3, 2, 6, 10), (16, 1, 14, 14)])

