@@ -177,16 +177,17 @@ def test_what_cannot_be_printed_ends_in_order(
     assert capsys.readouterr().err == ""
 
 
-def test_a_run_that_is_not_evaluated_says_how_it_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_not_evaluated_says_how_it_ended(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "run"
-    flags = ["--dataset", str(patterns(tmp_path)), "--out", str(folder), "--steps", "3", "--lengths", "4"]
-    flags += ["--batch", "2", "--rows", "4", "--filters", "4", "--split", "train+validation", "--device", "cpu"]
-    ending = rf"step 3: \d+\.\d\d nats per training image; {re.escape(str(folder))}/last.safetensors\n"
-    assert re.fullmatch(ending, said(capsys, "train", "demo", *flags))
+    command = ["train", "demo", *flags_for(pictures, folder), "--split", "train+validation"]
+    ending = rf"step 2: \d+\.\d\d nats per training image; {re.escape(str(folder))}/last.safetensors\n"
+    assert re.fullmatch(ending, said(capsys, *command))
     assert re.fullmatch(ending, said(capsys, "train", "--resume", str(folder)))  # nothing is left to do
-    assert "holds a run already" in refused(capsys, "train", "demo", *flags)
+    assert "holds a run already" in refused(capsys, *command)
     (folder / "metrics.jsonl").unlink()
-    assert said(capsys, "train", "demo", *flags, "--resume") == f"step 3; {folder}/last.safetensors\n"
+    assert said(capsys, *command, "--resume") == f"step 2; {folder}/last.safetensors\n"
 
 
 def test_only_the_first_process_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

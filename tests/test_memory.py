@@ -282,17 +282,6 @@ def test_an_empty_episode_changes_nothing(batch: tuple[int, ...], block: int) ->
 # batches, dtypes
 
 
-def test_a_batch_is_its_elements() -> None:
-    c = case((2, 3), K=4, C=5, T=6)
-    state, w = memory.write(c.state, c.z, c.noise_var, iterations=2, block=2)
-    for i in range(2):
-        for j in range(3):
-            lone = MemoryState(c.state.R[i, j], c.state.U[i, j])
-            alone, w_alone = memory.write(lone, c.z[i, j], c.noise_var, iterations=2, block=2)
-            same_memory(MemoryState(state.R[i, j], state.U[i, j]), alone)
-            close(w[i, j], w_alone)
-
-
 def test_one_memory_meets_a_batch_of_episodes() -> None:
     """Batch axes broadcast: one prior for many episodes, many memories for one cue."""
     c = case((3,), K=4, C=5, T=6)
