@@ -138,23 +138,15 @@ def test_every_flag_is_set_by_a_preset_or_taught() -> None:
         (["train", "demo", "--lr", "inf"], "lr: expected 0 or more and finite, got inf"),
         (["train", "demo", "--lr", "fast"], "--lr: .*'fast'"),
         (["train", "demo", "--out", __file__], "expected a folder, or a place to make one, but"),
-        (["train", "demo", "--style", "batch"], "--style"),
         (["train", "demo", "--device", "gpu"], "device: expected auto, cpu, cuda"),
-        (["train", "demo", "--device", "meta"], "device: meta is not to be had here: "),
         (["train", "demo", "--compute", "triton", "--device", "cpu"], "triton cannot be used here"),
-        (["evaluate", "omniglot", "--batch-size", "3"], "--batch-size"),
-        (["evaluate", "omniglot", "--seed", "-1"], "seed: expected a whole number from 0 to"),
-        (["evaluate", "omniglot", "--classes", "0"], "classes: expected"),
         (["evaluate", "omniglot", "--write-noise", "0"], "write_noise: expected"),
         (["evaluate", "nearest", "--dataset", "glyphs", "--block", "3"], "expected a dkm"),
         (["evaluate", "nowhere.safetensors"], "nowhere.safetensors: no such file"),
         (["evaluate", str(Path(__file__).parent)], "is not the folder of a run, or nothing was saved there yet"),
         (["data", "--dataset", "glyfs"], "did you mean 'glyphs'?"),
-        (["experiment", "capcity"], "got 'capcity'; did you mean 'capacity'"),
         (["experiment", "basins", "--sed", "1"], "--sed.*--seed"),
         (["experiment", "basins", "--checkpoint", "nowhere"], "nowhere: no such checkpoint or run; pretrained: "),
-        (["report"], "RUN"),
-        (["recall", "omniglot", "x.png", "--damage", "x"], "--damage"),
         (["data", "--dataset", "omniglot", "--data-dir", "nowhere"], "images_background.zip"),
     ],
     ids=str,
@@ -167,17 +159,12 @@ def interrupt(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(
-    ("function", "arguments"),
-    [("kanerva.training.config.DataConfig.load", ["data"]), ("kanerva.app.train.parse", ["train", "demo"])],
-    ids=str,
-)
 def test_ctrl_c_is_answered_in_one_line(
-    function: str, arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(function, interrupt)
+    monkeypatch.setattr(DataConfig, "load", interrupt)
     with pytest.raises(SystemExit) as end:
-        main(arguments)
+        main(["data"])
     assert end.value.code == 130
     assert capsys.readouterr().err == "kanerva: interrupted\n"
 
@@ -186,17 +173,12 @@ def test_ctrl_c_is_answered_in_one_line(
     ("error", "message"),
     [
         (MemoryError(), "out of memory (MemoryError); make smaller: --size"),
-        (
-            RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried\nat frame 0"),
-            "out of memory ([enforce fail] DefaultCPUAllocator: can't allocate memory: you tried); make smaller: ",
-        ),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory\nat frame 0"), "out of memory (Default"),
         (
             torch.OutOfMemoryError("CUDA out of memory."),
             "out of memory (CUDA out of memory.); make smaller: --size",
         ),
-        (RuntimeError("first\nsecond"), "first"),
         (KeyError("x"), "KeyError: 'x'; this was not foreseen: KANERVA_TRACEBACK=1 shows where it happened"),
-        (Image.DecompressionBombError("too large"), "DecompressionBombError: too large; this was not foreseen"),
     ],
     ids=str,
 )
@@ -207,9 +189,7 @@ def test_any_error_is_one_line(
         raise error
 
     monkeypatch.setattr(DataConfig, "load", fail)
-    answer = refused(capsys, "data")
-    assert answer.startswith(f"kanerva: {message}")
-    assert len(answer.splitlines()) == 1
+    assert refused(capsys, "data").startswith(f"kanerva: {message}")
     monkeypatch.setenv("KANERVA_TRACEBACK", "1")
     assert "Traceback" in refused(capsys, "data")
 
@@ -229,25 +209,17 @@ def test_what_cannot_be_printed_ends_in_order(
     assert capsys.readouterr().err == ""
 
 
-def test_train_then_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["--dataset", str(patterns(tmp_path)), "--out", str(tmp_path / "run"), "--steps", "2", "--lengths", "4"]
-    flags += ["--batch", "2", "--rows", "4", "--filters", "4", "--device", "cpu"]
-    assert "nats per validation image" in said(capsys, "train", "demo", *flags)
-    assert "holds a run already" in refused(capsys, "train", "demo", *flags)
-    flags[flags.index("--steps") + 1] = "3"
-    said(capsys, "train", "demo", *flags, "--resume")
-    assert json.loads(said(capsys, "info", str(tmp_path / "run"), "--json"))["step"] == 3
-
-
-def test_a_run_that_is_not_evaluated_says_how_it_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_is_not_evaluated_says_how_it_ended(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "run"
-    flags = ["--dataset", str(patterns(tmp_path)), "--out", str(folder), "--steps", "3", "--lengths", "4"]
-    flags += ["--batch", "2", "--rows", "4", "--filters", "4", "--split", "train+validation", "--device", "cpu"]
-    ending = rf"step 3: \d+\.\d\d nats per training image; {re.escape(str(folder))}/last.safetensors\n"
-    assert re.fullmatch(ending, said(capsys, "train", "demo", *flags))
+    command = ["train", "demo", *flags_for(pictures, folder), "--split", "train+validation"]
+    ending = rf"step 2: \d+\.\d\d nats per training image; {re.escape(str(folder))}/last.safetensors\n"
+    assert re.fullmatch(ending, said(capsys, *command))
     assert re.fullmatch(ending, said(capsys, "train", "--resume", str(folder)))  # nothing is left to do
+    assert "holds a run already" in refused(capsys, *command)
     (folder / "metrics.jsonl").unlink()
-    assert said(capsys, "train", "--resume", str(folder)) == f"step 3; {folder}/last.safetensors\n"
+    assert said(capsys, *command, "--resume") == f"step 2; {folder}/last.safetensors\n"
 
 
 def test_only_the_first_process_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -270,44 +242,31 @@ def test_resume_needs_no_other_flag(run: Path, tmp_path: Path, capsys: pytest.Ca
     assert "started with another config: model.rows = 5 (was 4), train.lr = 0.5 (was 0.001)" in answer
 
 
-def test_another_kind_of_model_has_its_own_defaults() -> None:
+def test_another_kind_of_model_and_other_images_have_their_own_defaults() -> None:
     train = parse(["omniglot", "--model", "km", "--steps", "20000", "--key", "40"])
     assert (train.out, train.config.train.steps) == (Path("runs/omniglot-km"), 20_000)
     assert (train.config.model.kind, train.config.model.rows, train.config.model.key) == ("km", 64, 40)  # type: ignore[attr-defined]
     assert train.config.model.codec == PRESETS["omniglot"][1].model.codec  # type: ignore[attr-defined]
-
-
-def test_evaluate_prints_a_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "evaluate", str(run), "--images", "100", "--length", "5")
-    assert "nats per image" in text
-    assert "predicting the mean image" in text
-    score = json.loads(said(capsys, "evaluate", str(run), "--images", "100", "--length", "5", "--json"))
-    assert score["images"] >= 100
-    assert score["checkpoint"] == str(run)
-    assert {"nats", "nats_stderr", "reconstruction", "kl_weights", "kl_memory", "autoencoder"} <= set(score)
-    assert f"{score['nats']:.2f} ± {score['nats_stderr']:.2f}" in text
-
-
-def test_evaluate_writes_as_it_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ["evaluate", str(run), "--images", "100", "--length", "5", "--json"]
-    as_trained, same, others = (
-        json.loads(said(capsys, *flags, *more))
-        for more in (
-            [],
-            ["--block", "1", "--iterations", "1"],
-            ["--block", "5", "--iterations", "2", "--write-noise", "3"],
-        )
-    )
-    assert same["nats"] == as_trained["nats"]
-    assert same["kl_memory"] == as_trained["kl_memory"] != others["kl_memory"]
-    assert (others["block"], others["iterations"], others["write_noise"]) == (5, 2, 3)
-
-
-def test_a_preset_of_mazes_takes_other_images() -> None:
-    """Without its number of mazes, which no other images have, unless that is asked for."""
+    # no other images have the preset's number of mazes, unless that is asked for
     assert parse(["mazes"]).config.data == DataConfig("mazes", mazes=4_000)
     assert parse(["mazes", "--dataset", "x.npz"]).config.data == DataConfig("x.npz")
     assert parse(["mazes", "--dataset", "x.npz", "--mazes", "5"]).config.data == DataConfig("x.npz", mazes=5)
+
+
+def test_evaluate_prints_a_score_and_writes_as_it_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["evaluate", str(run), "--images", "100", "--length", "5"]
+    text = said(capsys, *flags)
+    score, others = (
+        json.loads(said(capsys, *flags, "--json", *more))
+        for more in ([], ["--block", "5", "--iterations", "2", "--write-noise", "3"])
+    )
+    assert "predicting the mean image" in text
+    assert f"{score['nats']:.2f} ± {score['nats_stderr']:.2f} nats per image" in text
+    assert score["images"] >= 100
+    assert score["checkpoint"] == str(run)
+    assert {"reconstruction", "kl_weights", "autoencoder"} <= set(score)
+    assert score["kl_memory"] != others["kl_memory"]
+    assert (others["block"], others["iterations"], others["write_noise"]) == (5, 2, 3)
 
 
 def test_a_script_with_code_of_its_own_finds_the_same_score(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -358,6 +317,7 @@ def test_a_script_with_code_of_its_own_finds_the_same_score(run: Path, capsys: p
 
 
 def test_info(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "presets" in said(capsys, "info")
     system = json.loads(said(capsys, "info", "--json"))
     assert system["torch"] == torch.__version__
     assert system["pretrained"] == ", ".join(checkpoint.shipped())
@@ -371,7 +331,6 @@ def test_info(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     about = json.loads(said(capsys, "info", str(run), "--json"))
     assert about["step"] == 6
     assert about["parameters"] == sum(p.numel() for p in kanerva.load(run / "last.safetensors").parameters())
-    assert "presets" in said(capsys, "info")
 
 
 def test_data_describes_and_previews(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -389,9 +348,7 @@ def test_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "experiment")
     assert [line.split()[0] for line in text.splitlines() if line.startswith("  ")] == names
     assert said(capsys, "experiment", "--help") == text
-    answer = refused(capsys, "experiment", "fixed-point")
-    assert "did you mean 'fixed-points'?" in answer
-    assert f"expected one of {', '.join(names)}, got" in answer
+    assert "did you mean 'fixed-points'?" in refused(capsys, "experiment", "fixed-point")
 
 
 def test_files_cannot_write_to_the_terminal_what_they_like(
@@ -442,13 +399,13 @@ def test_evaluate_says_what_has_changed(pictures: Path, tmp_path: Path, capsys: 
     assert "changed" not in json.loads(said(capsys, *score, "--json"))
     seen, held = (load(pictures, split, binary=0.5).labels for split in ("train", "validation"))
     (pictures / seen[0]).unlink()
-    (pictures / held[0]).unlink()
+    Image.new("L", (8, 8)).save(pictures / held[0])
     (pictures / seen[1]).rename(pictures / "zz.png")  # which changes nothing, not even the order of the others
     main(score)
     wanted = f"{pictures} has changed since this model was trained: train images: 1 removed"
     assert wanted in capsys.readouterr().err
     assert json.loads(said(capsys, *score, "--json"))["changed"] == wanted
-    assert "train images: 1 removed; validation images: 1 removed; go on" in refused(
+    assert "train images: 1 removed; validation images: 1 changed; go on" in refused(
         capsys, "train", "--resume", str(run)
     )
 
@@ -479,15 +436,10 @@ def test_pictures_that_cannot_be_read_are_left_out_and_listed(
     ):
         with pytest.warns(UserWarning, match=r"pictures: 1 of 24 files left out: 03.png: expected an image"):
             main(command)
-    done = subprocess.run(
-        [sys.executable, "-m", "kanerva", "data", "--dataset", str(pictures), "--json"],
-        capture_output=True,
-        text=True,
-    )
-    assert done.stderr.splitlines() == [
-        f"warning: {pictures}: 1 of 24 files left out: 03.png: expected an image (PNG, JPEG, BMP, GIF, TIFF, "
-        f"WEBP or PPM), but it cannot be read as one"
-    ]
+    command = [sys.executable, "-m", "kanerva", "data", "--dataset", str(pictures), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"warning: {pictures}: 1 of 24 files left out: 03.png: ")
     about = json.loads(done.stdout)
     assert sum(about[split]["images"] for split in ("train", "validation", "test")) == 23
 

@@ -88,23 +88,6 @@ def close(found: Tensor, slow: Any) -> None:
     torch.testing.assert_close(found, torch.tensor(slow, dtype=torch.float64))
 
 
-def test_content() -> None:
-    M, k, beta = normal(6, 5), normal(3, 5, seed=1), 1 + 3 * gates(3, seed=2)
-    M[2] = 0  # a blank row
-    found = dnc.content(M, k, beta)
-    close(found, [slow_content(M.tolist(), k[r].tolist(), float(beta[r])) for r in range(3)])
-
-
-def test_usage_links_and_reading() -> None:
-    u, w, r, f = gates(6), weights(6, seed=1), weights(3, 6, seed=2), gates(3, seed=3)
-    close(dnc.used(u, w, r, f), slow_usage(u.tolist(), w.tolist(), r.tolist(), f.tolist()))
-    M, L, p = normal(6, 5), 0.1 * gates(6, 6, seed=1), weights(6, seed=4)
-    close(dnc.linked(L, p, w), slow_links(L.tolist(), p.tolist(), w.tolist()))
-    how = ReadSignals(normal(3, 5, seed=3), 1 + gates(3, seed=4), normal(3, 3, seed=5).softmax(-1))
-    each = zip(r.tolist(), how.key.tolist(), how.strength.tolist(), how.modes.tolist(), strict=True)
-    close(dnc.read_weights(M, L, r, how), [slow_read(M.tolist(), L.tolist(), *one) for one in each])
-
-
 @pytest.mark.parametrize("case", ["any", "ties", "unused", "full", "one row"])
 def test_allocation(case: str) -> None:
     u = {
@@ -250,15 +233,6 @@ def test_reading_sees_the_memory_alone() -> None:
     assert not torch.equal(
         m.read(state, m.encode(x))[0], m.read(state._replace(links=state.links + 1), m.encode(x))[0]
     )
-
-
-def test_forward_scores_what_is_read() -> None:
-    m, x = model(), images(SMALL, 2, 4)
-    terms, z = m(x), m.encode(x)
-    torch.testing.assert_close(terms.log_lik, m.decode(m.read(m.write(x), z)[0]).log_prob(x))
-    torch.testing.assert_close(terms.log_lik_auto, m.decode(z).log_prob(x))
-    assert terms.kl_weights is None
-    assert terms.kl_memory is None
 
 
 def test_cues_are_corrupted_in_training_alone() -> None:

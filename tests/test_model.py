@@ -56,16 +56,13 @@ def test_images_of_any_size_come_back_in_their_size(image: tuple[int, int, int],
 # likelihoods
 
 
-def test_bernoulli_is_that_of_torch() -> None:
-    logits, x = 3 * normal(2, 5, 1, 4, 4), binary(2, 5, 1, 4, 4)
+def test_bernoulli_and_gaussian_are_those_of_torch() -> None:
+    logits, x = 3 * normal(2, 5, 3, 4, 4), binary(2, 5, 3, 4, 4, seed=1)
     exact = TorchBernoulli(logits=logits).log_prob(x).sum((-3, -2, -1))
     torch.testing.assert_close(Bernoulli(logits).log_prob(x), exact)
-
-
-def test_gaussian_is_that_of_torch() -> None:
-    mean, x, scale = normal(2, 5, 3, 4, 4), normal(2, 5, 3, 4, 4, seed=1), torch.tensor(0.3, dtype=torch.float64)
-    exact = Normal(mean, scale).log_prob(x).sum((-3, -2, -1))
-    torch.testing.assert_close(Gaussian(mean, scale).log_prob(x), exact)
+    y, scale = normal(2, 5, 3, 4, 4, seed=1), torch.tensor(0.3, dtype=torch.float64)
+    exact = Normal(logits, scale).log_prob(y).sum((-3, -2, -1))
+    torch.testing.assert_close(Gaussian(logits, scale).log_prob(y), exact)
 
 
 def correlated(c: int, *batch: int, h: int = 2, w: int = 3) -> Correlated:
@@ -110,15 +107,6 @@ def test_correlated_channels_are_drawn_with_their_covariance() -> None:
     drawn = Correlated(*(a.expand(100_000, *a.shape) for a in one)).sample(generator())[..., 0, 0]
     torch.testing.assert_close(drawn.mean(0), one.mean[:, 0, 0], rtol=0, atol=0.03)  # 1/√100,000 of scales up to 3
     torch.testing.assert_close(drawn.T.cov(), covariance_of(one)[0, 0], rtol=0.02, atol=0.02)
-
-
-def test_levels_are_probabilities() -> None:
-    """Of all levels of a pixel, each with its density and width: they sum to 1, also for sure pixels."""
-    levels = torch.arange(-400, 400).double() * LEVEL
-    for scale in (1e-4, LEVEL / 4, LEVEL, 0.1):
-        pixel = Gaussian(torch.tensor(0.1234).double(), torch.tensor(scale).double())
-        p = pixel.log_level(levels[:, None, None, None] + 0.3 * LEVEL).exp() * LEVEL
-        assert float(p.sum()) == pytest.approx(1, abs=1e-10)
 
 
 @pytest.mark.parametrize("scale", [0.003, 0.02, 0.3])
@@ -242,17 +230,6 @@ def test_objective_weighs_the_terms() -> None:
     assert terms.nats().tolist() == pytest.approx(nats)
 
 
-@pytest.mark.parametrize("weights", ["isotropic", "full"])
-@pytest.mark.parametrize("config", [SMALL, COLOUR])
-@pytest.mark.parametrize("bound", ["L", "B"])
-def test_every_parameter_gets_a_gradient(config: DKMConfig, weights: str, bound: str) -> None:
-    m = model(dataclasses.replace(config, weights=weights))  # type: ignore[arg-type]
-    x = binary(2, 4, *config.image)
-    terms = m(x, generator()) if bound == "L" else m.online(x, 1, generator())[0]
-    terms.loss().backward()
-    assert [name for name, p in m.named_parameters() if p.grad is None or not bool(p.grad.abs().sum() > 0)] == []
-
-
 @pytest.mark.parametrize(("before", "after", "height", "width"), [(1, 16, 28, 28), (3, 2, 6, 10), (16, 1, 14, 14)])
 def test_convolutions_as_products_are_convolutions(before: int, after: int, height: int, width: int) -> None:
     """What a GPU does where there are few channels; values and gradients."""
@@ -304,17 +281,11 @@ def test_intermediate_bounds_are_those_of_shorter_episodes() -> None:
     (plain,) = m.online(x, 0, generator())
     torch.testing.assert_close(whole.kl_memory, plain.kl_memory)
     assert len(m.online(x[:, :1], 5)) == 1
+    with pytest.raises(ValueError, match=r"intermediate: .* got -1"):
+        m.online(x, -1)
 
 
 # write, recall, sample, save
-
-
-def test_nothing_is_an_episode_too() -> None:
-    m = model()
-    assert m.encode(binary(0, 1, 9, 10)).shape == (0, 7)
-    state = m.write(binary(2, 0, 1, 9, 10))
-    torch.testing.assert_close(state, m.blank((2,)))
-    assert m.recall(state, binary(2, 0, 1, 9, 10), steps=2).x.shape == (2, 2, 0, 1, 9, 10)
 
 
 @pytest.mark.parametrize("config", [SMALL, COLOUR])
@@ -425,11 +396,6 @@ def test_a_linear_codec_has_gradients_from_the_start_and_is_not_rounded() -> Non
         exact = m.decode(m.encode(x)).mode()
         m.codec_dtype = torch.bfloat16
         torch.testing.assert_close(m.decode(m.encode(x)).mode(), exact, rtol=0, atol=1e-5)
-
-
-def test_binary_images_have_no_linear_codec() -> None:
-    with pytest.raises(ValueError, match=r"expected .* for binary images"):
-        DKM(dataclasses.replace(LINEAR, likelihood="bernoulli"))
 
 
 @torch.no_grad()
@@ -558,10 +524,7 @@ def test_a_memory_has_no_more_rows_than_a_code_has_numbers() -> None:
     assert config.rows == m.config.rows == len(m.R0) == 7
     assert m.kept(1) == 7 * (7 + 7)
     assert m.write(binary(2, 3, 1, 9, 10)).U.shape == (2, 7, 7)
-    assert DKM.says(config, "cpu", "auto").endswith(
-        "; 7 rows, as many as a code has numbers: more would hold nothing"
-    )
-    assert "rows" not in DKM.says(SMALL, "cpu", "auto")
+    assert "7 rows" in DKM.says(config, "cpu", "auto")
 
 
 @torch.no_grad()
@@ -571,12 +534,9 @@ def test_a_model_begins_with_what_another_has_of_its_weights() -> None:
     for name, value in old.named_parameters():
         assert torch.equal(dict(new.named_parameters())[name], value)
     assert float(new.log_read_var) == 0
-    with pytest.raises(
-        ValueError, match=r"start: expected memory.R0 of shape \(5, 7\), got \(6, 7\); usual cause: other fil"
-    ):
-        new.begin_as(model(dataclasses.replace(SMALL, rows=6)))
-    with pytest.raises(ValueError, match="start: expected a model that shares weights with a dkm, got nearest"):
-        new.begin_as(kanerva.create("nearest", image=(1, 9, 10)))
+    for other in (model(dataclasses.replace(SMALL, rows=6)), kanerva.create("nearest", image=(1, 9, 10))):
+        with pytest.raises(ValueError, match=r"^start: expected"):
+            new.begin_as(other)
 
 
 @torch.no_grad()
@@ -600,14 +560,6 @@ def test_trust_gives_the_exact_posterior_of_each_image(backend: str) -> None:
     size = cov.diagonal(dim1=-2, dim2=-1).sqrt()
     found = torch.einsum("sbtk,sbtl->btkl", draws - mean, draws - mean) / len(draws)
     assert ((found - cov).abs() / (size[..., :, None] * size[..., None, :])).max() < 0.06
-
-
-def test_trust_stays_finite_whatever_the_encoder_says() -> None:
-    m = trusting().float()
-    with torch.no_grad():
-        m.encoder.out.bias[7:] = torch.tensor([1e30, -1e30, 0, 50, -50, 1, 2])
-    x = binary(2, 6, 1, 9, 10).float()
-    assert torch.isfinite(m(x, generator()).nats()).all()
 
 
 def test_recall_and_memories_of_a_model_that_trusts() -> None:

@@ -362,28 +362,22 @@ def test_other_nonsense_is_refused(model: Model) -> None:
         model.recall(state, images(model, 3, 4))
 
 
+@pytest.mark.usefixtures("no_shape_checks")
 def test_an_unknown_model_or_field_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"model: expected one of dkm, .*, got 'hopfeld'; did you mean 'hopfield'\?"
-    ):
+    with pytest.raises(ValueError, match=r"model: expected one of dkm, .*; did you mean 'hopfield'\?"):
         kanerva.create("hopfeld")
-    for name in MODELS:
+    for name, kind in MODELS.items():
         with pytest.raises(TypeError, match=f"colour: expected a field of {name} "):
             kanerva.create(name, colour=3)
         with pytest.raises(ValueError, match="likelihood: expected one of"):
             kanerva.create(name, likelihood="poisson")
-        with pytest.raises(TypeError, match=f"config: expected a {MODELS[name].Config.__name__}, got BaseConfig"):
-            MODELS[name](BaseConfig())
-
-
-def test_a_wrong_name_is_answered_with_those_there_are() -> None:
+        with pytest.raises(TypeError, match=f"config: expected a {kind.Config.__name__}"):
+            kind(BaseConfig())
+    with pytest.raises(ValueError, match="codec: expected fields of CodecConfig"):
+        kanerva.create("vae", codec={"kernel": 3})
     for name, meant in (("neerest", "nearest"), ("omniglott", "omniglot")):
         with pytest.raises(FileNotFoundError, match=rf"{name}: no such .*'{meant}'\?"):
             kanerva.load(name)
-    with pytest.raises(
-        ValueError, match=r"codec: expected fields of CodecConfig \(.*'kernel'\]; usual causes: a typ"
-    ):
-        kanerva.create("vae", codec={"kernel": 3})
 
 
 @pytest.mark.parametrize(

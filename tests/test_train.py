@@ -18,23 +18,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import kanerva
 from conftest import cuda
-from kanerva import CodecConfig, DataConfig, RunConfig, Score, Terms, TrainConfig
+from kanerva import CodecConfig, RunConfig, Score, Terms, TrainConfig
 from kanerva.models.rivals.nearest import NearestConfig
 from kanerva.models.rivals.vae import VAEConfig
 from kanerva.support import tensors as storage
-from kanerva.support.configs import from_dict, to_dict
+from kanerva.support.configs import to_dict
 from kanerva.training.evaluate import mean_image_nats
-from kanerva.training.loop import NonFinite, advice, interrupts, new_run, suited
+from kanerva.training.loop import NonFinite, interrupts, new_run, suited
 from kanerva.training.metrics import Log
 from kanerva.training.processes import World
-from kanerva.training.run import Run, alone, flat, saved_config
-from kanerva.training.step import Plan, Step, learning_rate, loss_of, plan_of, why_not_captured
+from kanerva.training.run import Run, alone, saved_config
+from kanerva.training.step import Plan, Step, learning_rate, loss_of, plan_of
 from small import metrics, patterns, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -119,8 +118,19 @@ def halt(config: RunConfig, folder: Path, after: int) -> None:
         train_module.Log.train = original  # type: ignore[attr-defined]
 
 
-def test_metrics_report_every_term(tmp_path: Path) -> None:
+def test_metrics_report_every_term_and_no_test_image_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked, real = [], kanerva.data.load
+
+    def load(name: str, split: str = "train", **options: Any) -> Any:
+        asked.append(split)
+        return real(name, split, **options)
+
+    monkeypatch.setattr(kanerva.data, "load", load)
     kanerva.train(tiny(tmp_path), tmp_path / "run")
+    assert asked == ["train", "validation"]
+    assert "device: cpu; write: " in capsys.readouterr().err
     first = metrics(tmp_path / "run")[0]
     terms = {"nats", "reconstruction", "kl_weights", "kl_memory", "autoencoder"}
     assert set(first) == {"step", "loss", "grad_norm", "lr", "images_per_s"} | terms
@@ -130,20 +140,6 @@ def test_metrics_report_every_term(tmp_path: Path) -> None:
     scores = [row["validation"] for row in metrics(tmp_path / "run") if "validation" in row]
     assert [set(row) >= terms | {"nats_stderr", "images"} for row in scores] == 3 * [True]
     assert [row["split"] for row in scores] == 3 * ["validation"]
-
-
-def test_training_reads_no_test_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, real = [], kanerva.data.load
-
-    def load(name: str, split: str = "train", **options: Any) -> Any:
-        asked.append(split)
-        return real(name, split, **options)
-
-    monkeypatch.setattr(kanerva.data, "load", load)
-    score = kanerva.train(tiny(tmp_path), tmp_path / "run")
-    assert asked == ["train", "validation"]
-    assert score is not None
-    assert score.split == "validation"
 
 
 def test_training_on_validation_too_keeps_the_last_weights(
@@ -159,19 +155,14 @@ def test_training_on_validation_too_keeps_the_last_weights(
     assert len(config.data.load("cpu", "train+validation")[0]) == sum(map(len, tiny(tmp_path).data.load()))
 
 
-def test_the_average_is_what_is_loaded_and_evaluated(tmp_path: Path) -> None:
-    kanerva.train(tiny(tmp_path, average=0.5), tmp_path / "run")
-    tensors, _ = storage.load(tmp_path / "run" / "last.safetensors")
+def test_the_seed_decides_and_the_average_is_what_is_loaded(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 2)):
+        kanerva.train(tiny(tmp_path, seed=seed, average=0.5), tmp_path / name)
+    a, b = (metrics(tmp_path / name)[-2]["loss"] for name in "ab")
+    assert a != b
+    tensors, _ = storage.load(tmp_path / "a" / "last.safetensors")
     assert not torch.equal(tensors["average.memory.R0"], tensors["model.memory.R0"])
-    assert torch.equal(kanerva.load(tmp_path / "run" / "last.safetensors").R0, tensors["average.memory.R0"])
-
-
-def test_the_seed_decides(tmp_path: Path) -> None:
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        kanerva.train(tiny(tmp_path, seed=seed), tmp_path / name)
-    a, b, c = (metrics(tmp_path / name)[-2]["loss"] for name in "abc")
-    assert a == b
-    assert a != c
+    assert torch.equal(kanerva.load(tmp_path / "a" / "last.safetensors").R0, tensors["average.memory.R0"])
 
 
 def test_learning_rate_rises_then_falls() -> None:
@@ -194,31 +185,26 @@ def test_a_step_s_plan_is_drawn_as_the_settings_say() -> None:
     assert abs(share - 0.25) < 0.087  # four standard errors
     always = dataclasses.replace(config, related=(3, 2, 1.0))
     assert [plan_of(always, step) for step in range(400)] == [Plan(plan.length, 3, 2) for plan in plans]
-
-
-def test_the_end_of_a_run_is_not_augmented() -> None:
-    config = TrainConfig(steps=10, augment=0.7)
+    config = TrainConfig(steps=10, augment=0.7)  # the end of a run is not augmented
     assert [plan_of(config, step).augment for step in range(10)] == 7 * [True] + 3 * [False]
-    for share in (0.0, 0.1, 0.3, 0.9, 1.0):
-        config = TrainConfig(steps=100, augment=share)
-        assert sum(plan_of(config, step).augment for step in range(100)) == round(100 * share)
 
 
-def test_a_plan_decides_whether_images_are_changed(tmp_path: Path) -> None:
+def test_images_are_changed_and_mirrored_as_the_settings_say(tmp_path: Path) -> None:
     _, step = new_step(tiny(tmp_path, augment=1.0))
-    known = {image.numpy().tobytes() for image in step.images.images(torch.arange(len(step.images)))}
-    plain, changed = step.draw(Plan(5, None, 0)), step.draw(Plan(5, None, 0, augment=True))
-    assert {image.numpy().tobytes() for image in plain.flatten(0, 1)} <= known
-    assert not {image.numpy().tobytes() for image in changed.flatten(0, 1)} <= known
-
-
-def test_mirror_is_for_half_of_all_images(tmp_path: Path) -> None:
-    _, step = new_step(tiny(tmp_path, mirror=True))
     images = step.images.images(torch.arange(len(step.images)))
-    known, turned = ({image.numpy().tobytes() for image in x} for x in (images, images.flip(-1).contiguous()))
-    drawn = [image.numpy().tobytes() for image in step.draw(Plan(64, None, 0)).flatten(0, 1).contiguous()]
-    assert {*drawn} <= known | turned
-    assert {*drawn} & (turned - known)
+
+    def apart(x: torch.Tensor) -> set[bytes]:
+        return {image.contiguous().numpy().tobytes() for image in x}
+
+    known, turned = apart(images), apart(images.flip(-1))
+    plain, changed = step.draw(Plan(5, None, 0)), step.draw(Plan(5, None, 0, augment=True))
+    assert apart(plain.flatten(0, 1)) <= known
+    assert not apart(changed.flatten(0, 1)) <= known
+    _, mirrored = new_step(tiny(tmp_path, mirror=True))
+    drawn = apart(mirrored.draw(Plan(64, None, 0)).flatten(0, 1))
+    assert drawn <= known | turned
+    assert drawn & (turned - known)
+    assert drawn & (known - turned)
 
 
 def test_what_is_read_but_not_written_is_in_the_loss(tmp_path: Path) -> None:
@@ -241,22 +227,16 @@ def test_what_is_read_but_not_written_is_in_the_loss(tmp_path: Path) -> None:
     "change",
     [
         {"related": (2, 32, 1.0)},
-        {"related": (0, 0, 1.0)},
-        {"related": (2, 1, 0.0)},
         {"related": (2, 1, 1.0), "bound": "B"},
-        {"steps": 0},
         {"steps": 2**53},
-        {"lengths": ()},
         {"lengths": (5, 0)},
         {"lr": math.nan},
         {"batch": -1},
-        {"seed": -1},
         {"seed": 2**32},
         {"average": 1.0},
         {"augment": 1.5},
         {"intermediate": 1},
         {"compute": ("float32", "bfloat16")},
-        {"compute": ("fast",)},
         {"bound": "ELBO"},
     ],
     ids=str,
@@ -326,29 +306,6 @@ def test_colour_images_train_too(scale: str, tmp_path: Path, capsys: pytest.Capt
     config = kanerva.load(tmp_path / "run" / "last.safetensors").config
     assert isinstance(config, kanerva.DKMConfig)
     assert (config.likelihood, config.scale) == ("gaussian", scale)
-
-
-def test_colour_images_are_pointed_to_their_preset(tmp_path: Path) -> None:
-    images, world = grey(tmp_path).data.load()[0], World(0, 1, torch.device("cpu"))
-    better = f"kanerva train colour --dataset {tmp_path / 'greys.npz'} --size 8"
-    assert advice(grey(tmp_path), images, world).endswith(better)
-    assert "on a CPU expect" in advice(grey(tmp_path, scale="colour"), images, world)
-    assert advice(kanerva.PRESETS["mazes-paper"][1], images, world) == ""
-    bits = tiny(tmp_path)
-    drawn = bits.data.load()[0]
-    assert advice(bits, drawn, world) == ""
-    assert "--invert" in advice(bits, dataclasses.replace(drawn, pixels=1 - drawn.pixels), world)
-
-
-def test_a_dkm_has_forty_flags_and_every_preset_needs_its_own() -> None:
-    def leaves(config: Any) -> dict[str, Any]:
-        return flat(to_dict(config))
-
-    flags = {name.split(".")[-1] for name in leaves(RunConfig())} - {"kind"}
-    assert len(flags) == len(leaves(RunConfig())) - 1 <= 40
-    assert len(kanerva.PRESETS) <= 11
-    runs = [leaves(config) for _, config in kanerva.PRESETS.values()]
-    assert all(a != b for i, a in enumerate(runs) for b in runs[:i])
 
 
 # the step
@@ -455,21 +412,6 @@ def test_the_average_is_that_of_the_steps(device: str, tmp_path: Path) -> None:
     torch.testing.assert_close(run.best_weights().R0.detach().cpu(), expected.float(), rtol=1e-5, atol=1e-6)
 
 
-def test_a_run_says_how_it_computes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kanerva.train(tiny(tmp_path, steps=1), tmp_path / "run")
-    text = " ".join(capsys.readouterr().err.split())
-    assert "device: cpu; write: cpu (not triton: " in text
-    assert "codec: float32; steps are not captured: the device is cpu" in text
-
-
-@pytest.mark.parametrize(
-    ("compute", "device", "why"),
-    [((), "cuda", None), (("uncaptured",), "cuda", "--compute uncaptured"), ((), "cpu", "the device is cpu")],
-)
-def test_what_keeps_a_step_from_being_captured(compute: Any, device: str, why: str | None) -> None:
-    assert why_not_captured(TrainConfig(compute=compute), World(0, 1, torch.device(device))) == why
-
-
 def losses(step: Step, numbers: range) -> torch.Tensor:
     rows = []
     for number in numbers:
@@ -559,31 +501,6 @@ def test_a_run_trains_on_cuda(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 # what can go wrong
 
 
-def test_a_second_run_does_not_overwrite_the_first(tmp_path: Path) -> None:
-    config = tiny(tmp_path)
-    kanerva.train(config, tmp_path / "run")
-    before = (tmp_path / "run" / "last.safetensors").read_bytes()
-    with pytest.raises(FileExistsError, match="holds a run already; --resume goes on with it"):
-        kanerva.train(config, tmp_path / "run")
-    with alone(tmp_path / "run"), pytest.raises(FileExistsError, match="another process is training"):
-        kanerva.train(config, tmp_path / "run", resume=True)
-    assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
-
-
-def test_a_config_that_does_not_fit_is_named(tmp_path: Path) -> None:
-    config = tiny(tmp_path)
-    kanerva.train(config, tmp_path / "run")
-    before = (tmp_path / "run" / "last.safetensors").read_bytes()
-    other = dataclasses.replace(config, model=dataclasses.replace(config.model, rows=5))
-    other = dataclasses.replace(other, train=dataclasses.replace(other.train, lr=0.5))
-    with pytest.raises(ValueError, match=r"another config: model.rows = 5 \(was 4\), train.lr = 0.5 \(was 0.001\)"):
-        kanerva.train(other, tmp_path / "run", resume=True)
-    assert (tmp_path / "run" / "last.safetensors").read_bytes() == before
-    longer = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=8))
-    kanerva.train(longer, tmp_path / "run", resume=True)
-    assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 8
-
-
 def poison(monkeypatch: pytest.MonkeyPatch, *at: int) -> None:
     """Put a NaN into the batch of some steps, in a way that can be captured."""
     original = Step.draw
@@ -597,27 +514,21 @@ def poison(monkeypatch: pytest.MonkeyPatch, *at: int) -> None:
     monkeypatch.setattr(Step, "draw", draw)
 
 
-def test_a_nan_stops_the_run_with_its_state_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nan_stops_the_run_with_its_state_saved_or_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     poison(monkeypatch, 3)
-    with (
-        kanerva.deep_checks(False),
-        pytest.raises(NonFinite, match=r"step 3: loss nan.*nats nan.*nonfinite.safetens"),
-    ):
+    with kanerva.deep_checks(False), pytest.raises(NonFinite, match=r"step 3: loss nan.*nonfinite.safetens"):
         kanerva.train(tiny(tmp_path), tmp_path / "run")
     tensors, about = storage.load(tmp_path / "run" / "nonfinite.safetensors")
     assert about["step"] == 3
     assert all(x.isfinite().all() for x in tensors.values())
     assert storage.load(tmp_path / "run" / "last.safetensors")[1]["step"] == 2
-
-
-def test_a_nan_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    poison(monkeypatch, 3)
-    score = kanerva.train(tiny(tmp_path, nonfinite="skip"), tmp_path / "run")
+    score = kanerva.train(tiny(tmp_path, nonfinite="skip"), tmp_path / "other")
     assert score is not None
     assert math.isfinite(score.nats)
-    skipped = [row for row in metrics(tmp_path / "run") if "skipped" in row]
-    assert len(skipped) == 1
-    assert "step 3: loss nan" in skipped[0]["skipped"]
+    (skipped,) = (row["skipped"] for row in metrics(tmp_path / "other") if "skipped" in row)
+    assert "step 3: loss nan" in skipped
 
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -641,9 +552,8 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("replaced", [False, True])
-@pytest.mark.parametrize("split", ["train", "train+validation"])
 def test_a_folder_removed_during_training_is_an_error(
-    replaced: bool, split: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not a new folder with one file; nor is another run's folder of the same name written to."""
     folder = tmp_path / "run"
@@ -655,16 +565,17 @@ def test_a_folder_removed_during_training_is_an_error(
                 folder.mkdir()
 
     monkeypatch.setattr(Log, "step", remove)
-    with pytest.raises(FileNotFoundError, match=r"run: the run's folder was removed or replaced"):
-        kanerva.train(tiny(tmp_path, split=split), folder)
+    with pytest.raises(FileNotFoundError, match="folder was removed or replaced"):
+        kanerva.train(tiny(tmp_path), folder)
     assert folder.exists() == replaced
     assert not replaced or list(folder.iterdir()) == []
 
 
 @pytest.mark.skipif(os.name != "posix", reason="process ids as POSIX has them")
-def test_unfinished_files_of_killed_runs_are_removed(tmp_path: Path) -> None:
+def test_a_run_is_not_overwritten_and_unfinished_files_of_killed_ones_are_removed(tmp_path: Path) -> None:
     config, folder = tiny(tmp_path), tmp_path / "run"
     kanerva.train(config, folder)
+    before = (folder / "last.safetensors").read_bytes()
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     dead = [f".{name}.{gone.pid}-0123abcd.tmp" for name in ("last.safetensors", "config.json", "metrics.jsonl")]
@@ -675,9 +586,12 @@ def test_unfinished_files_of_killed_runs_are_removed(tmp_path: Path) -> None:
     ]
     for name in dead + live:
         (folder / name).write_text("half")
-    with alone(folder), pytest.raises(FileExistsError, match="another process is training here"):
+    with pytest.raises(FileExistsError, match="--resume"):
+        kanerva.train(config, folder)
+    with alone(folder), pytest.raises(FileExistsError, match="another process is training"):
         kanerva.train(config, folder, resume=True)
     assert all((folder / name).exists() for name in dead)
+    assert (folder / "last.safetensors").read_bytes() == before
     kanerva.train(config, folder, resume=True)
     assert sorted(path.name for path in folder.glob(".*.tmp")) == sorted(live)
 
@@ -759,21 +673,15 @@ def test_an_interrupted_run_saves_and_ends_cleanly(
     assert 0 <= step - metrics(tmp_path / "run")[-1]["step"] < config.train.log_every
 
 
-def test_nohup_keeps_a_run_going() -> None:
+def test_nohup_keeps_a_run_going_and_a_second_hangup_changes_nothing() -> None:
+    """When a terminal closes, the shell and the system may both send one."""
+    heard: list[int] = []
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with interrupts() as stop:
             os.kill(os.getpid(), signal.SIGHUP)
             assert not stop()
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
-def test_a_second_hangup_changes_nothing() -> None:
-    """When a terminal closes, the shell and the system may both send one."""
-    heard: list[int] = []
-    before = signal.signal(signal.SIGHUP, lambda number, frame: heard.append(number))
-    try:
+        signal.signal(signal.SIGHUP, lambda number, frame: heard.append(number))
         with interrupts() as stop:
             for _ in range(2):
                 os.kill(os.getpid(), signal.SIGHUP)
@@ -840,30 +748,9 @@ def test_metrics_hold_no_nan(tmp_path: Path) -> None:
 def test_the_config_of_a_run_is_in_its_folder(tmp_path: Path) -> None:
     config, folder = tiny(tmp_path, steps=2, split="train+validation"), tmp_path / "run"
     kanerva.train(config, folder)
-    fitted = suited(config, config.data.load()[0], World(0, 1, torch.device("cpu")))
-    assert saved_config(folder) == fitted
-    assert from_dict(RunConfig, json.loads((folder / "config.json").read_text())) == fitted
-    for place in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(FileNotFoundError, match="no run to resume"):
-            saved_config(place)
-
-
-def test_configs_survive_json() -> None:
-    for _, config in kanerva.PRESETS.values():
-        assert from_dict(RunConfig, json.loads(json.dumps(to_dict(config)))) == config
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"speed": 1}, r"unknown \['speed'\]; usual causes: a typing error, or a file that another version"),
-        ({"lr": "fast"}, r"config.lr: expected .*float.*, got 'fast'"),
-        ({"schedule": "linear"}, r"config.schedule: expected one of \['constant', 'cosine'\], got 'linear'"),
-    ],
-)
-def test_a_config_that_is_wrong_is_named(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        from_dict(TrainConfig, {**to_dict(TrainConfig()), **change})
+    assert saved_config(folder) == suited(config, config.data.load()[0], World(0, 1, torch.device("cpu")))
+    with pytest.raises(FileNotFoundError, match="no run to resume"):
+        saved_config(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -872,7 +759,6 @@ def test_a_config_that_is_wrong_is_named(change: dict[str, Any], message: str) -
         ("optimizer.exp_avg_sq.memory.R0", None, "missing"),
         ("optimizer.exp_avg.memory.R0", torch.zeros(4, 5), "expected shape"),
         ("optimizer.exp_avg.memory.R0", torch.full((4, 6), torch.nan), "expected finite"),
-        ("averaged", torch.zeros(3), "expected shape"),
         ("average.memory.R0", torch.zeros(4, 6, dtype=torch.int32), "expected torch.float32"),
         ("model.memory.R0", torch.full((4, 6), torch.inf), "expected finite"),
     ],
@@ -897,69 +783,3 @@ def test_a_checkpoint_that_cannot_be_resumed_says_why(
         fresh.restore(path)
     assert all(torch.equal(a, b) for a, b in zip(state(fresh), before, strict=True))
     assert fresh.step == 0
-
-
-def test_models_are_tried_on_the_usual_mazes() -> None:
-    """Frames that only training needs are not drawn to score a model."""
-    config = DataConfig("mazes", size=64, mazes=4_000)
-    assert config.other() == DataConfig("mazes", size=64)
-    assert config.other("glyphs") == DataConfig("glyphs")
-
-
-# images that change, and scores that rise
-
-
-def changed(path: Path, *which: int) -> None:
-    """Turn some images of an array file round."""
-    arrays = dict(np.load(path))
-    for number in which:
-        arrays["images"][number] = 1 - arrays["images"][number]
-    np.savez(path, **arrays)
-
-
-def test_a_run_goes_on_with_the_same_images_alone(tmp_path: Path) -> None:
-    config, folder = tiny(tmp_path, steps=2), tmp_path / "run"
-    kanerva.train(config, folder)
-    more = dataclasses.replace(config, train=dataclasses.replace(config.train, steps=4))
-    whole, before = patterns(tmp_path).read_bytes(), (folder / "last.safetensors").read_bytes()
-    train, held = config.data.load()
-    number = [int(images.labels[0]) * 4 for images in (train, train, held)]  # labels name the classes
-    number[1] += 1
-    changed(tmp_path / "bits.npz", *number)
-    said = r"the run was started with: train images: 2 changed; validation images: 1 changed; go on with"
-    with pytest.raises(ValueError, match=rf"{said}.* --start {re.escape(str(folder))} --out ANOTHER"):
-        kanerva.train(more, folder, resume=True)
-    assert (folder / "last.safetensors").read_bytes() == before
-    assert saved_config(folder).train.steps == 2
-    again = dataclasses.replace(config, train=dataclasses.replace(config.train, start=str(folder)))
-    kanerva.train(again, tmp_path / "another")  # the way out that the error names
-    (tmp_path / "bits.npz").write_bytes(whole)
-    kanerva.train(more, folder, resume=True)
-    assert storage.load(folder / "last.safetensors")[1]["step"] == 4
-
-
-@pytest.fixture
-def rising(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of six steps whose score, at every second, is 30, 10 and 50."""
-    module = sys.modules["kanerva.training.loop"]
-    scores, real = iter((30.0, 10.0, 50.0)), module.evaluate
-
-    def evaluate(*args: Any, **options: Any) -> Score:
-        return dataclasses.replace(real(*args, **options), nats=next(scores), nats_stderr=1.0)
-
-    monkeypatch.setattr(module, "evaluate", evaluate)
-    return tmp_path / "run"
-
-
-def test_a_score_that_rises_is_said_and_the_best_checkpoint_stands_for_the_run(
-    rising: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    kanerva.train(tiny(tmp_path, evaluate_every=2), rising)
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.count("the validation score has risen") == 1
-    assert "the validation score has risen: it was 10.00 at step 4, kept in best.safetensors" in said
-    steps = {path.stem: storage.load(path)[1]["step"] for path in rising.glob("*.safetensors")}
-    assert steps == {"best": 4, "last": 6}
-    assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "best.safetensors").R0)
-    (rising / "best.safetensors").unlink()
-    assert torch.equal(kanerva.load(rising).R0, kanerva.load(rising / "last.safetensors").R0)

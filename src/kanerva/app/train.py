@@ -6,7 +6,7 @@ import io
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
@@ -88,7 +88,8 @@ def flagged(start: Train) -> Train:
     """The same run, with a config that leaves no flag for what the data decide."""
     kind, fixed = type(start.config.model), list[tuple[str, Any, Any]]()
     for name in FROM_DATA:
-        hidden = tyro.conf.Suppress[tyro.conf.Fixed[get_type_hints(kind)[name]]]
+        hint: Any = get_type_hints(kind)[name]
+        hidden: Any = Annotated[hint, tyro.conf.Suppress, tyro.conf.Fixed]
         fixed.append((name, hidden, dataclasses.field(default=getattr(start.config.model, name))))
     about = {"__doc__": kind.__doc__}
     return with_config(
