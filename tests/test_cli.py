@@ -141,7 +141,7 @@ def test_every_flag_is_set_by_a_preset_or_taught() -> None:
         (["train", "demo", "--device", "gpu"], "device: expected auto, cpu, cuda"),
         (["train", "demo", "--compute", "triton", "--device", "cpu"], "triton cannot be used here"),
         (["evaluate", "omniglot", "--write-noise", "0"], "write_noise: expected"),
-        (["evaluate", "nearest", "--dataset", "glyphs", "--block", "3"], "expected a dkm"),
+        (["evaluate", "nearest", "--dataset", "glyphs", "--block", "3"], "--block.*: expected a DKM"),
         (["evaluate", "nowhere.safetensors"], "nowhere.safetensors: no such file"),
         (["evaluate", str(Path(__file__).parent)], "is not the folder of a run, or nothing was saved there yet"),
         (["data", "--dataset", "glyfs"], "did you mean 'glyphs'?"),

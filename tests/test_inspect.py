@@ -87,7 +87,7 @@ def test_inspect_of_memories_with_nothing_to_show(
     [
         ("missing", "no such file"),
         ("text", "not a readable safetensors file"),
-        ("model", "expected the R and U of a memory, got model.decoder"),
+        ("model", "expected the R and U of a memory, got a checkpoint of a model"),
         ("R alone", "expected the R and U of a memory, got R"),
         (
             "size",
@@ -95,7 +95,7 @@ def test_inspect_of_memories_with_nothing_to_show(
         ),
         ("nan", "state.R: expected finite values, got 1 NaN"),
         ("number", "number: expected 0 to 0, as"),
-        ("kind", "kanerva: checkpoint: expected a DKM, got here, of kind toy"),
+        ("kind", "here: expected a DKM, got a model of kind toy"),
     ],
 )
 def test_inspect_says_what_is_wrong(

@@ -378,7 +378,7 @@ class Memory(nn.Module):
         The memory gives its vectors away up to one rotation, and `valid` is all that can undo it: valid vectors
         must be few among all, as those of ±1 are, and the map must give the nearest (a flip of the whole vector is
         not); where −z is valid too, either is found. A map that leaves all as they are, or only sets their length,
-        finds nothing but mixtures. callback: as for `DKM.contents`.
+        finds nothing but mixtures. callback: as for the `contents` of a model.
         """
         found = frame.contents(lambda each: vectors.images(self.hyper(), each, valid), state, callback)
         return Contents(found.x.flatten(-3), found.cost)

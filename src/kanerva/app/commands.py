@@ -19,10 +19,10 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from .. import __version__, lab
 from ..data.own import is_sheet, write_sheet
-from ..lab.runner import find
+from ..lab.runner import Subject, find
 from ..lab.runner import flags as flags_of
-from ..models import DKM, MODELS, Model, load
-from ..models.checkpoint import LAST, locate, read, save_state, shipped, taken
+from ..models import MODELS, load
+from ..models.checkpoint import LAST, as_dkm, locate, read, save_state, shipped, taken
 from ..nn import Writing
 from ..support import checks, strict_json
 from ..support.files import atomic_write, cache_dir, check_writable
@@ -69,11 +69,11 @@ def evaluate(
         length: Images in an episode (T).
         classes: Classes in an episode; otherwise any.
         images: Images to score, at least: batches of 16 episodes are scored, two or more.
-        iterations: DKM: address-and-update rounds for each image written; otherwise as it was trained.
-        block: DKM: images addressed against the same memory and written at once; otherwise as it was trained. With
-            as many as an episode has (new images: 40 are written), their order does not matter.
-        write_noise: DKM with a separate read noise: multiply the noise variance of writes (noise_var) by this. More
-            images want more.
+        iterations: Kind dkm: address-and-update rounds for each image written; otherwise as it was trained.
+        block: Kind dkm: images addressed against the same memory and written at once; otherwise as it was trained.
+            With as many as an episode has (new images: 40 are written), their order does not matter.
+        write_noise: Kind dkm with a separate read noise: multiply the noise variance of writes (noise_var) by this.
+            More images want more.
         seed: Decides the episodes and the draws of w.
     """
     whole = {"length": length, "classes": classes, "images": images, "iterations": iterations, "block": block}
@@ -86,7 +86,7 @@ def evaluate(
     (who,) = find([checkpoint], choose(device), dataset, data_dir)
     told = {"iterations": iterations, "block": block, "write_noise": write_noise}
     told = {name: value for name, value in told.items() if value is not None}
-    how = written_by(who.model, told)
+    how = written_by(who, told)
     score = score_of(who.model, who.unseen, length, images, classes, seed, how=how)
     about = {
         **who.about,
@@ -243,10 +243,8 @@ def inspect(
         number: Which memory, where the file has many.
         out: The sheet, a PNG file; otherwise beside STATE.
     """
-    model = load(checkpoint)
-    if not isinstance(model, DKM):
-        raise ValueError(f"checkpoint: expected a DKM, got {checkpoint}, of kind {model.config.kind}")
-    memory, count = chosen(model, state, number)
+    model = as_dkm(load(checkpoint), checkpoint)
+    memory, count = chosen(model.memory, state, number)
     end = f"-{number}.png" if count > 1 else ".png"
     path = state.with_name(state.stem + end) if out is None else out
     pictures.check_outputs({"--out": path}, [state, locate(checkpoint)])
@@ -355,17 +353,16 @@ def held(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
 
 
 TOLD = {"iterations": "iterations", "block": "block", "write_noise": "noise"}
-"""In what a DKM can be told to write otherwise than it was trained: the flag, and its name in `Writing`."""
+"""How a model can be told to write otherwise than it was trained: the flag, and its name in `Writing`."""
 
 
-def written_by(model: Model, told: dict[str, Any]) -> Writing | None:
-    """How a DKM is to write, where it is told otherwise than it was trained."""
+def written_by(who: Subject, told: dict[str, Any]) -> Writing | None:
+    """How a model is to write, where it is told otherwise than it was trained."""
     if not told:
         return None
-    if not isinstance(model, DKM):
-        given = " and ".join(f"--{name.replace('_', '-')}" for name in told)
-        raise ValueError(f"{given}: expected a dkm; a {model.config.kind} has no such way to write")
-    return model.writing._replace(**{TOLD[name]: value for name, value in told.items()})
+    given = " and ".join(f"--{name.replace('_', '-')}" for name in told)
+    writing = as_dkm(who.model, f"{given} for {who.name}").writing
+    return writing._replace(**{TOLD[name]: value for name, value in told.items()})
 
 
 def table(score: Score, about: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..memory import MemoryState, frame
 from ..models import DKM
 from ..models.checkpoint import load_state
+from ..nn import Memory
 from ..support.linalg import together
 from ..support.say import bar
 
@@ -22,10 +23,10 @@ LINEAR = (
 FULL = "yes: it may hold more images than it can tell apart, or another model wrote it; then none are found"
 
 
-def chosen(model: DKM, path: Path, number: int) -> tuple[MemoryState, int]:
+def chosen(layer: Memory, path: Path, number: int) -> tuple[MemoryState, int]:
     """The memory of a number in a file that a model wrote, and how many there are."""
     state = load_state(path)
-    model.memory.inverse(state)  # which refuses what is no memory of this model
+    layer.inverse(state)  # which refuses what is no memory of this model
     batch = together(*(part.shape[:-2] for part in state))
     count = math.prod(batch)
     if not count:
@@ -34,7 +35,7 @@ def chosen(model: DKM, path: Path, number: int) -> tuple[MemoryState, int]:
         raise ValueError(f"number: expected 0 to {count - 1}, as {path} has them, got {number}")
     place = np.unravel_index(number, batch)  # the others are not written out
     one = MemoryState(*(part.expand(*batch, -1, -1)[place] for part in state))
-    model.memory.kl(one)  # which refuses a U that is no covariance
+    layer.kl(one)  # which refuses a U that is no covariance
     return one, count
 
 
@@ -60,7 +61,7 @@ def inside(model: DKM, state: MemoryState) -> tuple[dict[str, Any], Float[Tensor
         "different images": total,
         "full": FULL if full else "no",
         "found": len(found.x),
-        **({"note": why} if (why := lacking(model, total, len(found.x))) and not full else {}),
+        **({"note": why} if (why := lacking(model.config.binary, total, len(found.x))) and not full else {}),
         "images": {
             str(i + 1): {"written": count if count > 0 else None, "cost": float(f"{cost:.2g}")}
             for i, (count, cost) in enumerate(zip(times, found.cost.tolist(), strict=True))
@@ -69,11 +70,11 @@ def inside(model: DKM, state: MemoryState) -> tuple[dict[str, Any], Float[Tensor
     return about, found.x
 
 
-def lacking(model: DKM, total: int, found: int) -> str:
+def lacking(binary: bool, total: int, found: int) -> str:
     """Why not all that a memory holds was found; empty if it was."""
     if found >= total:
         return ""
-    if not (found or model.config.binary):
+    if not (found or binary):
         return LINEAR
     return f"the search ended before {total - found} of {total} were found; recall from a cue may find them"
 

@@ -152,7 +152,7 @@ def energy_slice(
 
     def paths(method: str) -> list[dict[str, Any]]:
         w = model.recall(state, cue, steps, method).w
-        assert w is not None  # a DKM has weights
+        assert w is not None
         return [
             {"places": plane.place(path).tolist(), "outside": plane.outside(path).tolist()}
             for path in torch.cat([at.find(cue)[None], w]).unbind(1)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int64
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from ..models import DKM
+from ..models.checkpoint import as_dkm
 from ..recall.retriever import Retriever
 from ..support.checks import deep_checks
 from ..support.pixels import LEVEL, distances
@@ -43,8 +43,7 @@ def run(who: Subject, seed: int = 0, *, length: int = 32, episodes: int = 8, ste
     episodes: Memories, each of other images.
     steps: Most steps of recall.
     """
-    model, found = who.model, dict[str, list[Found]](stored=[], others=[])
-    assert isinstance(model, DKM)
+    model, found = as_dkm(who.model, who.name), dict[str, list[Found]](stored=[], others=[])
     exact, generator = copy.deepcopy(model).double().requires_grad_(False), torch.Generator().manual_seed(seed)
     with bar(f"fixed-points: {who.name}", 2 * episodes) as advance:
         for x in distinct(who.unseen.to("cpu"), episodes, 2 * length, generator).to(model.device):

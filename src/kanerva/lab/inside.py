@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..memory import MemoryState
 from ..models import DKM
+from ..models.checkpoint import as_dkm
 from ..support.pixels import LEVEL, distances, is_binary
 from ..support.say import bar
 from .drawing import each, sheet
@@ -36,8 +37,7 @@ def run(
     episodes: Memories; the spread is over them.
     searched: Images in each memory.
     """
-    model, contents, picture = who.model, dict[str, list[Any]](), dict[str, Any]()
-    assert isinstance(model, DKM)
+    model, contents, picture = as_dkm(who.model, who.name), dict[str, list[Any]](), dict[str, Any]()
     with bar(f"inside: {who.name}", len(searched) * episodes) as advance:
         for load in searched:
             rows = list[dict[str, float]]()

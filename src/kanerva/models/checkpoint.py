@@ -16,6 +16,7 @@ from ..support import files, tensors
 from ..support.configs import from_dict
 from ..support.say import nearest
 from .base import MODELS, BaseConfig, Model, find
+from .dkm import DKM
 
 WEIGHTS = Path(__file__).parent / "weights"
 LAST, BEST = "last.safetensors", "best.safetensors"  # of a run's folder
@@ -122,6 +123,13 @@ def load(path: str | Path) -> Model:
     ones where there are any.
     """
     return read(path).model()
+
+
+def as_dkm(model: Model, what: object) -> DKM:
+    """The model that is at a place, `what`, and must be a Dynamic Kanerva Machine: one to look into."""
+    if not isinstance(model, DKM):
+        raise ValueError(f"{what}: expected a DKM, got a model of kind {model.config.kind}")
+    return model
 
 
 def create(

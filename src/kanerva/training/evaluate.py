@@ -96,7 +96,7 @@ def evaluate(
     """Score a model on at least `count` images, in episodes drawn with a seed; never augmented [sec. 4].
 
     `extra` says whether to score new images and the blank memory too, and to take the model's extra scores, which
-    may cost many times as much. how: a DKM writes in other rounds or blocks, or with another noise, than trained.
+    may cost many times as much. how: write in other rounds or blocks, or with another noise, than trained.
     """
     checks.count("length", length)
     checks.count("count", count)

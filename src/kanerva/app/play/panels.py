@@ -15,7 +15,7 @@ from torch import Tensor
 from ... import data
 from ...data import ClassImages
 from ...lab.plane import MARGIN, landscape, through
-from ...models import DKM
+from ...models import Model
 from ...recall import methods
 from ...recall.retriever import StoredImages
 from ...recall.trajectory import Snapshot
@@ -127,7 +127,7 @@ def clear(session: Session, body: Body, job: Job) -> Answer:
 # Recall
 
 
-def damages(model: DKM) -> tuple[str, ...]:
+def damages(model: Model) -> tuple[str, ...]:
     """The kinds of damage for a model's images."""
     return ("flips", "salt and pepper", "block", "half") if model.config.binary else ("noise", "block", "half")
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...data import own
-from ...models import DKM
+from ...models import Model
 from ...support.pixels import from_bytes, of_picture, to_bytes
 
 # Of a file that is uploaded, before it is decoded.
@@ -21,12 +21,12 @@ def pack(x: Float[Tensor, "c h w"], binary: bool) -> str:
     return base64.b64encode(to_bytes(x, binary).cpu().numpy().tobytes()).decode()
 
 
-def unpack(text: Any, model: DKM, name: str = "image") -> Float[Tensor, "c h w"]:
+def unpack(text: Any, model: Model, name: str = "image") -> Float[Tensor, "c h w"]:
     """An image for a model; what `pack` makes of one comes back as it was."""
     return from_bytes(_bytes(text, model.config.image, name), model.config.binary).to(model.like)
 
 
-def unpack_mask(text: Any, model: DKM) -> Float[Tensor, "1 h w"]:
+def unpack_mask(text: Any, model: Model) -> Float[Tensor, "1 h w"]:
     """Which pixels can be trusted: 0 for not, anything else for yes."""
     return (_bytes(text, (1, *model.config.image[1:]), "mask") > 0).to(model.like)
 
@@ -42,7 +42,7 @@ def _bytes(text: Any, shape: tuple[int, int, int], name: str) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(shape)
 
 
-def upload(data: bytes, where: str, model: DKM, frames: int) -> list[Float[Tensor, "c h w"]]:
+def upload(data: bytes, where: str, model: Model, frames: int) -> list[Float[Tensor, "c h w"]]:
     """The pictures of a file in a model's size; for a binary model, ink is the lesser part of each."""
     found = own.upload(data, where, model.config.image, frames)
     return [of_picture(levels, model.config.binary)[0].to(model.like) for levels in found]

@@ -30,7 +30,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from ... import data
 from ...data import ClassImages, mazes, omniglot
 from ...lab import runner
-from ...models import DKM, checkpoint
+from ...models import Model, checkpoint, create, load
 from ...support import strict_json
 from ...training.config import DataConfig
 from . import panels
@@ -278,15 +278,12 @@ def gather(places: Sequence[str]) -> list[Playable]:
     found = [runner.source(place) for place in places]
     made = []
     for source, called in zip(found, runner.names(places), strict=True):
-        if source.kind != "dkm":
-            raise ValueError(f"{source.place}: expected a DKM, got a model of kind {source.kind}")
-        model = source.checkpoint.model() if source.checkpoint else None
-        assert isinstance(model, DKM)
+        model = checkpoint.as_dkm(load(source.place) if source.checkpoint else create(source.kind), source.place)
         made.append(Playable(called, source.place, model.requires_grad_(False), unseen(model, source.data)))
     return made
 
 
-def unseen(model: DKM, own: DataConfig | None) -> dict[str, ClassImages]:
+def unseen(model: Model, own: DataConfig | None) -> dict[str, ClassImages]:
     """The images that fit a model and need no download and no minutes of drawing; those it was trained on first."""
     shape, dataset = model.config.image, "" if own is None else own.dataset
     here = {

@@ -74,7 +74,7 @@ def indented(tree: Any) -> str:
 
 
 def kind_of(material: Material) -> str:
-    """The kind of the model: that of the config, or, without one, of results; a DKM if silent."""
+    """The kind of the model: that of the config, or, without one, of results; dkm if silent."""
     model = part(material.config, "model")
     named = [found.get("kind") for results in material.results for found in results.models] if not model else []
     return next((kind for kind in (model.get("kind"), *named) if isinstance(kind, str)), "dkm")
