@@ -20,11 +20,12 @@ from kanerva import DKM
 from kanerva.data import ClassImages
 from kanerva.lab import runner
 from kanerva.lab.drawing import each, sheet
-from kanerva.lab.measures import distances, mean
+from kanerva.lab.measures import mean
 from kanerva.lab.pictures import pack
 from kanerva.lab.runner import Subject
 from kanerva.lab.tables import Share, Table
 from kanerva.recall import methods
+from kanerva.support.pixels import distances
 from kanerva.support.say import bar
 
 NEEDS = "dkm"

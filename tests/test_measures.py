@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from cases import generator
 from kanerva import Recall
 from kanerva.data.damage import Cue
 from kanerva.lab import pictures
-from kanerva.lab.measures import Damage, distances, holes, judge, mean, means, noisy, recall, recalls, rises, task
+from kanerva.lab.measures import Damage, holes, judge, mean, means, noisy, recall, recalls, rises, task
 from trials import COLOUR, bits, images, subject, toy
 
 
@@ -147,10 +146,4 @@ def test_images_in_a_file_come_back(binary: bool) -> None:
     x = images().images(torch.arange(6)) if binary else images(COLOUR).images(torch.arange(6))
     found = pictures.unpack(pictures.pack(x))
     wanted = x if binary else (x + 1) / 2
-    torch.testing.assert_close(torch.from_numpy(found), wanted, rtol=0, atol=0 if binary else 1 / 128)
-
-
-def test_distances_are_wrong_pixels_or_root_mean_squares() -> None:
-    assert distances(bits("1100"), bits("1111", "1100")).tolist() == [[2, 0]]
-    x = torch.rand(2, 3, 4, 4, generator=generator())
-    assert distances(x, x + 0.1).diagonal().tolist() == pytest.approx([0.1, 0.1], abs=1e-6)
+    torch.testing.assert_close(torch.from_numpy(found), wanted, rtol=0, atol=0)

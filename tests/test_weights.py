@@ -11,9 +11,10 @@ import kanerva
 from kanerva import RunConfig
 from kanerva.app.train import parse
 from kanerva.data import damage
-from kanerva.lab.measures import distances, distinct
+from kanerva.lab.measures import distinct
 from kanerva.models import checkpoint
 from kanerva.support.configs import from_dict
+from kanerva.support.pixels import distances
 from test_omniglot import REAL, real
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from ..data import episodes as drawn
 from ..likelihood import bits_per_dimension
 from ..models import Model
+from ..support.pixels import distances
 from ..support.say import bar
 from .drawing import curve, legend, look
-from .measures import answers, distances, fingerprint, means
+from .measures import answers, fingerprint, means
 from .runner import Subject
 from .tables import Share, Table, point
 

@@ -12,26 +12,10 @@ from torch import Tensor
 from ..data import damage
 from ..data.damage import Cue
 from ..models import Model, Recall
-from ..support.pixels import LEVEL
+from ..support.pixels import LEVEL, distances, is_binary
 from ..support.say import bar
 from .drawing import each, energies, sheet
-from .measures import (
-    PAPER,
-    TOLD,
-    Damage,
-    answers,
-    distances,
-    holes,
-    is_binary,
-    judge,
-    mean,
-    means,
-    noisy,
-    recall,
-    recalls,
-    rises,
-    task,
-)
+from .measures import PAPER, TOLD, Damage, answers, holes, judge, mean, means, noisy, recall, recalls, rises, task
 from .pictures import pack, unpack
 from .runner import Subject
 from .tables import Share, Table

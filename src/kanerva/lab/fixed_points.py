@@ -12,10 +12,10 @@ from torch import Tensor
 from ..models import DKM
 from ..recall.retriever import Retriever
 from ..support.checks import deep_checks
-from ..support.pixels import LEVEL
+from ..support.pixels import LEVEL, distances
 from ..support.say import bar
 from .drawing import curve, look
-from .measures import answers, distances, distinct, mean, means
+from .measures import answers, distinct, mean, means
 from .runner import Subject
 from .tables import Share, Table, point
 

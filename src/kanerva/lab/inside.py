@@ -14,10 +14,10 @@ from torch import Tensor
 
 from ..memory import MemoryState
 from ..models import DKM
-from ..support.pixels import LEVEL
+from ..support.pixels import LEVEL, distances, is_binary
 from ..support.say import bar
 from .drawing import each, sheet
-from .measures import NEAR, distances, is_binary, means, task
+from .measures import NEAR, means, task
 from .pictures import pack, unpack
 from .runner import Subject
 from .tables import Share, Table, point

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..data import ClassImages, damage
 from ..data.damage import Cue
 from ..models import Model, Recall
+from ..support.pixels import distances, is_binary
 
 PAPER = 0.15
 """The paper's damage: a share of flips, or the standard deviation of noise [sec. 4]."""
@@ -157,19 +158,6 @@ def answers(
     asked = torch.arange(apart.shape[-2], device=apart.device) if asked is None else asked
     wrong = apart.gather(-1, asked[:, None].expand(*apart.shape[:-1], 1)).squeeze(-1)
     return wrong, wrong <= apart.amin(-1)
-
-
-def distances(x: Float[Tensor, "*s Q c h w"], stored: Float[Tensor, "*e T c h w"]) -> Float[Tensor, "*s Q T"]:
-    """Wrong pixels (binary) or root mean square differences between images."""
-    a, b = x.flatten(-3), stored.flatten(-3)
-    if is_binary(stored):
-        return torch.cdist(a, b, p=1)
-    return torch.cdist(a, b) / math.sqrt(a.shape[-1])
-
-
-def is_binary(x: Tensor) -> bool:
-    """Whether pixels are 0 or 1; images that are not binary lie on [−1, 1]."""
-    return bool(((x == 0) | (x == 1)).all())
 
 
 def rises(energy: Float[Tensor, "S *b"]) -> Float[Tensor, "S *b"]:

@@ -5,17 +5,20 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from ..support.pixels import from_bytes, is_binary, to_bytes
 
 Pixels = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def pack(x: Tensor) -> dict[str, Any]:
     """Images for JSON: bits of binary ones, bytes of others, in base 64."""
-    pixels = x.detach().cpu().numpy()
-    binary = bool(((pixels == 0) | (pixels == 1)).all())
-    data = np.packbits(pixels.astype(np.uint8)) if binary else ((pixels + 1) * 127.5).clip(0, 255).astype(np.uint8)
+    binary = is_binary(x)
+    levels = (x.to(torch.uint8) if binary else to_bytes(x)).cpu().numpy()
+    data = np.packbits(levels) if binary else levels
     return {"shape": list(x.shape), "binary": binary, "data": base64.b64encode(data.tobytes()).decode()}
 
 
@@ -23,8 +26,11 @@ def unpack(packed: dict[str, Any]) -> Pixels:
     """What `pack` packed: ink from 0 to 1 for binary images, else from 0 to 1 of the range."""
     data = np.frombuffer(base64.b64decode(packed["data"]), np.uint8)
     count = math.prod(packed["shape"])
-    flat = np.unpackbits(data)[:count] if packed["binary"] else data / 255
-    return flat.reshape(packed["shape"]).astype(np.float32)
+    if packed["binary"]:
+        flat = np.unpackbits(data)[:count].astype(np.float32)
+    else:
+        flat = (from_bytes(torch.tensor(data)).numpy() + 1) / 2
+    return flat.reshape(packed["shape"])
 
 
 def sheet(pixels: Float[np.ndarray[Any, Any], "rows columns c h w"], binary: bool) -> Pixels:

@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from ..models import Recall
-from ..support.pixels import LEVEL
+from ..support.pixels import LEVEL, distances
 from ..support.say import bar
 from .drawing import each, energies, sheet
-from .measures import distances, distinct, mean, means, recalls, rises
+from .measures import distinct, mean, means, recalls, rises
 from .pictures import pack
 from .runner import Subject
 from .tables import Table
