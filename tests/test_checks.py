@@ -20,6 +20,7 @@ pytestmark = pytest.mark.usefixtures("no_shape_checks")
 GOOD = case((2,), K=4, C=5, T=3)
 STATE, W, Z, S2 = GOOD
 R, U = STATE
+LAYER = kanerva.nn.Memory(5, rows=4)
 NAN, INF = float("nan"), float("inf")
 
 
@@ -39,7 +40,6 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
     (r"z: .* with C = 5 as in state\.R, got \(2, 3, 4\)", lambda: memory.write(STATE, Z[..., :4], S2)),
     ("prior_var: expected", lambda: memory.span(STATE, R, 0.0)),
     (r"w: .* with K = 4 as in state\.R", lambda: memory.read(STATE, Z)),
-    (r"batch axes: .* \(2,\) of state\.\w, .*\(3,\) of z", lambda: memory.write(STATE, normal(3, 3, 5), S2)),
     (r"batch axes: .*\(3,\) of z", lambda: memory.write(MemoryState(R[0], U), normal(3, 3, 5), S2)),
     (r"state\.U: .* got \(2, 4, 3\)", lambda: memory.write(MemoryState(R, U[..., :3]), Z, S2)),
     ("R0: expected at least one row", lambda: memory.prior(normal(0, 5), 1.0)),
@@ -66,7 +66,11 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
     ("z: .* finite", lambda: memory.address(spoiled(Z, INF), STATE, S2)),
     (r"state\.R: .* finite", lambda: memory.read(MemoryState(spoiled(R, NAN), U), W)),
     ("got an overflow", lambda: memory.write(MemoryState(R.float() * 1e25, U.float()), Z.float(), 1.0)),
-    ("batch: expected a tuple, got int", lambda: memory.prior(R, 1.0, batch=3)),  # type: ignore[arg-type]
+    (r"batch: expected a tuple, got int; .*\(16,\)", lambda: memory.prior(R, 1.0, batch=3)),  # type: ignore[arg-type]
+    (r"z: .* got torch.int64; z\.to\(torch\.float64\)", lambda: memory.write(STATE, Z.long(), S2)),
+    (r"mask: .* got torch.float32; .*True .*False", lambda: LAYER.write(Z.float(), mask=torch.ones(2, 3))),
+    (r"generator: .* got int; .*manual_seed\(0\)", lambda: memory.sample(STATE, 3)),  # type: ignore[arg-type]
+    (r"batch axes: .* got \(2,\) of state\.\w, \(3,\) of z", lambda: memory.write(STATE, normal(3, 3, 5), S2)),
     ("iterations: .* got 0", lambda: memory.write(STATE, Z, S2, iterations=0)),
     ("block: expected a whole number", lambda: memory.write(STATE, Z, S2, block=0.5)),  # type: ignore[arg-type]
     (r"state\.U: .* got 1 of 1 .*eigenvalue -1", lambda: memory.write(MemoryState(R, indefinite), Z, S2)),

@@ -21,9 +21,9 @@ from PIL import Image
 from torch.nn.functional import binary_cross_entropy_with_logits, conv2d, conv_transpose2d, linear, relu
 
 import kanerva
-from kanerva import PRESETS, DataConfig
+from kanerva import PRESETS, DataConfig, RunConfig
 from kanerva.app.commands import COMMANDS as FLAGGED
-from kanerva.app.train import Train, parse
+from kanerva.app.train import FROM_DATA, Train, parse
 from kanerva.cli import COMMANDS, main
 from kanerva.data import load
 from kanerva.models import checkpoint
@@ -50,13 +50,13 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """What a command says when it fails, on one line and without the frame that tyro draws; it must fail."""
+    """What a command says when it fails; it must fail."""
     with pytest.raises(SystemExit) as end:
         main(list(arguments))
     output = capsys.readouterr()
     assert end.value.code not in (0, None)
     assert "Traceback" not in output.err or os.environ.get("KANERVA_TRACEBACK")
-    return " ".join(re.sub("[│╭╮╰╯─]", " ", f"{output.out} {output.err} {end.value.code}").split())
+    return " ".join(f"{output.out} {output.err} {end.value.code}".split())
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,11 +87,40 @@ def test_help_of_training_is_one_screen_and_all_of_it_is_there(capsys: pytest.Ca
     groups = [row.split()[0] for row in text.splitlines() if " flags: " in row]
     assert groups == ["model", "codec", "data", "training"]
     everything = helped(capsys, "train", "demo", "--help-all")
-    for name in flat(to_dict(PRESETS["demo"][1])):
-        if name != "model.kind":
-            assert f"--{name.split('.')[-1].replace('_', '-')}" in everything
+    assert [line.strip() for line in everything.splitlines() if line.strip() in groups] == groups
+    assert all(f"--{name.replace('_', '-')}" in everything for name in flags())
     listed = helped(capsys, "train", "--help")
     assert all(name in listed for name in PRESETS)
+    assert helped(capsys, "train") == listed
+
+
+def flags() -> set[str]:
+    """The flags of a DKM's training that stand for a field of the run."""
+    names = {name.split(".")[-1] for name in flat(to_dict(PRESETS["demo"][1]))}
+    return names - {"kind", *FROM_DATA}
+
+
+def test_flags_and_presets_are_few() -> None:
+    own = {field.name for field in dataclasses.fields(Train)} - {"config"}
+    assert len(flags() | own) <= 40
+    assert len(PRESETS) <= 11
+
+
+def test_every_flag_is_set_by_a_preset_or_taught() -> None:
+    """By a preset that differs in it from the defaults, or by a page or the paper's list."""
+    usual = flat(to_dict(RunConfig()))
+    runs = [flat(to_dict(config)) for _, config in PRESETS.values()]
+    set_by_one = {name.split(".")[-1] for run in runs for name, value in run.items() if value != usual.get(name)}
+    root = Path(__file__).parents[1]
+    pages = [
+        root / "README.md",
+        root / "PAPER.md",
+        *(root / "docs").rglob("*.md"),
+        *(root / "benchmarks").glob("*.py"),
+    ]
+    text = " ".join(page.read_text() for page in pages)
+    taught = {name for name in flags() if re.search(rf"--{name.replace('_', '-')}\b|\b{name} ?=", text)}
+    assert flags() - set_by_one - taught == set()
 
 
 @pytest.mark.parametrize(
@@ -99,10 +128,13 @@ def test_help_of_training_is_one_screen_and_all_of_it_is_there(capsys: pytest.Ca
     [
         (["trian"], "command: expected one of .*, got 'trian'; did you mean 'train'"),
         (["train", "dmo"], "preset: expected one of .*, got dmo; did you mean 'demo'"),
-        (["train"], "preset: expected one of .*, or --resume RUN, got none"),
+        (["train", "--resume"], "--resume: expected a run's folder"),
         (["train", "--resume", "nowhere"], "nowhere: no run to resume; expected a run's folder"),
-        (["train", "demo", "--stps", "3"], "--stps.*--steps"),
-        (["train", "demo", "--model", "dkn"], "model: expected one of .*, got 'dkn'"),
+        (["train", "demo", "--stps", "3"], "^kanerva: .*--stps.*--steps.*--help-all"),
+        (["train", "demo", "--image", "1", "8", "8"], "--image"),
+        (["train", "demo", "--model"], "--model: expected the name of a model"),
+        (["train", "demo", "--model", "dkn"], "--model: expected one of .*, got 'dkn'"),
+        (["train", "demo", "--model", "hopfield"], "--model: expected one of"),
         (["train", "demo", "--lr", "inf"], "lr: expected 0 or more and finite, got inf"),
         (["train", "demo", "--lr", "fast"], "--lr: .*'fast'"),
         (["train", "demo", "--out", __file__], "expected a folder, or a place to make one, but"),
@@ -288,7 +320,14 @@ def test_info(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "presets" in said(capsys, "info")
     system = json.loads(said(capsys, "info", "--json"))
     assert system["torch"] == torch.__version__
-    assert system["write"]["omniglot-record on cpu"].startswith("reference (not triton: ")  # why it is written so
+    assert system["pretrained"] == ", ".join(checkpoint.shipped())
+    # how episodes are written, and why so; of the presets, those that differ from most are named
+    assert (
+        system["write"]
+        .pop("omniglot-record on cpu")
+        .startswith("reference (not triton, cpu, gram: it takes iterations = 1")
+    )
+    assert system["write"] == {"on cpu": "cpu (not triton: the memory is on cpu)"} or torch.cuda.is_available()
     about = json.loads(said(capsys, "info", str(run), "--json"))
     assert about["step"] == 6
     assert about["parameters"] == sum(p.numel() for p in kanerva.load(run / "last.safetensors").parameters())

@@ -1,5 +1,7 @@
 """torch.compile takes every function as one graph, forward and backward, and gives the same numbers."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -59,3 +61,24 @@ def test_one_graph_forward_and_backward(K: int, C: int, device: str) -> None:
     compiled = torch.compile(every, fullgraph=True, backend="aot_eager")
     for a, b in zip(gradients(compiled, *inputs), gradients(every, *inputs), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+MODEL = """
+import torch, kanerva
+for batch in ((), (2,), (2, 1)):
+    x = torch.rand(*batch, 3, 1, 28, 28).round()
+    for call in (lambda m, x: m(x), lambda m, x: m.given(m.blank(batch), x)):
+        model = kanerva.create("dkm", code=6, rows=4, codec=kanerva.CodecConfig((4, 4))).eval()
+        torch.compiler.reset()
+        torch.manual_seed(0)
+        found = torch.compile(lambda x: call(model, x), fullgraph=True, backend="eager")(x)
+        torch.manual_seed(0)
+        for a, b in zip(found, call(model, x), strict=True):
+            torch.testing.assert_close(a, b)
+"""
+
+
+def test_a_model_is_one_graph() -> None:
+    """With any batch axes, also where nothing was called before; the test-time shape checks are no part of it."""
+    ran = subprocess.run([sys.executable, "-c", MODEL], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr

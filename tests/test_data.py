@@ -44,7 +44,7 @@ def test_images_are_sorted_by_class() -> None:
     assert "numbered/train: 33 grey 1×1×2 in 5 classes" in repr(images)
 
 
-@pytest.mark.parametrize(("batch", "length"), [(3, 5), (0, 5), (3, 0), (1, 1)])
+@pytest.mark.parametrize(("batch", "length"), [(3, 5), (1, 1)])
 @pytest.mark.parametrize("classes", [None, 1, 5])
 def test_episodes_have_the_shape_asked_for(batch: int, length: int, classes: int | None, device: str) -> None:
     x = episodes(numbered().to(device), batch, length, classes, generator(0, device))
@@ -250,14 +250,17 @@ BAD: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: episodes(numbered(), 2, 7, 2, distinct=True),
         r"length: expected at most 3 with distinct images, as 2 of the 5 classes",
     ),
-    "half an image": (lambda: episodes(numbered(), 2, 1.5), r"length: .* got 1.5"),  # type: ignore[arg-type]
+    "half an image": (lambda: episodes(numbered(), 2, 1.5), r"length: .* got float"),  # type: ignore[arg-type]
+    "no episodes": (lambda: episodes(numbered(), 0, 5), r"batch: .* got 0"),
+    "episodes of nothing": (lambda: episodes(numbered(), 2, 0), r"length: .* got 0"),
+    "of no classes": (lambda: episodes(numbered(), 2, 3, 0), r"classes: .* got 0"),
     "a generator elsewhere": (
         lambda: episodes(numbered().to("meta"), 2, 1, generator=generator()),
         r"generator: expected one on meta where the images are, got one on cpu",
     ),
     "augmenting bytes": (lambda: augment(PIXELS, True), r"x: expected floating point .* torch.uint8"),
     "turning backwards": (lambda: augment(torch.zeros(1, 2, 2), True, rotation=-1.0), r"rotation: .* got -1"),
-    "an unknown set": (lambda: load("omniglott"), r"name: .*; did you mean 'omniglot'\?"),
+    "an unknown set": (lambda: load("omniglott"), r"dataset: .*; did you mean 'omniglot'\?"),
     "an unknown split": (lambda: load("glyphs", "tset"), r"split: .* got 'tset'; did you mean 'test'\?"),
     "an unknown option": (lambda: load("omniglot", datadir="x"), r"datadir: .*; did you mean 'data_dir'\?"),
     "images from nowhere": (lambda: load("images"), r"path: expected a folder .* got none"),

@@ -145,6 +145,7 @@ def test_inspect_says_why_it_finds_nothing_in_colour(
     m = DKM(
         dataclasses.replace(COLOUR, codec=dataclasses.replace(COLOUR.codec, linear=True), code=12, rows=8)
     ).eval()
+    m.memory.backend = "reference"  # which need not be compiled
     monkeypatch.setattr("kanerva.app.commands.load", lambda _: m)
     path = saved(m.write(torch.rand(5, 3, 8, 8)), tmp_path / "state.safetensors")
     main(["inspect", path, "--device", "cpu", "--json"])

@@ -281,6 +281,8 @@ def test_intermediate_bounds_are_those_of_shorter_episodes() -> None:
     (plain,) = m.online(x, 0, generator())
     torch.testing.assert_close(whole.kl_memory, plain.kl_memory)
     assert len(m.online(x[:, :1], 5)) == 1
+    with pytest.raises(ValueError, match=r"intermediate: .* got -1"):
+        m.online(x, -1)
 
 
 # write, recall, sample, save

@@ -18,7 +18,7 @@ COMMANDS = {
     "recall": "Store your own pictures in one memory, ask for them with damaged copies, and see what comes back.",
     "inspect": "Look into a saved memory: find the images that it holds, without a cue, and put them on a sheet.",
     "play": "Open a page in the browser on which memories are written, recalled from and looked into.",
-    "info": "Say which versions, devices and presets there are, or what a checkpoint holds.",
+    "info": "Say which versions, devices, pretrained models and presets there are, or what a checkpoint holds.",
     "data": "Load a data set and describe it; omniglot is fetched if it is not at hand.",
 }
 # What to make smaller where memory runs out.

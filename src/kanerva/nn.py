@@ -98,7 +98,7 @@ Cue = Annotated[
 ]
 Vectors = Annotated[Float[Tensor, "*#b T size"], checks.any_float, own_precision, checks.finite_where("mask")]
 Values = Annotated[Float[Tensor, "*#b T values"], checks.any_float, checks.finite_where("mask")] | None
-Mask = Bool[Tensor, "*#b T"] | None
+Mask = Annotated[Bool[Tensor, "*#b T"], "True for a code to write, False for padding"] | None
 Asked = Annotated[Float[Tensor, "*#b Q size"], checks.any_float, own_precision, checks.finite]
 Held = Annotated[Float[Tensor, "*#b Q values"], checks.any_float, checks.finite] | None
 

@@ -6,6 +6,7 @@ pictures, inspect.py a saved memory, sheets.py images on PNG files.
 
 import collections
 import dataclasses
+import functools
 import platform
 import re
 from collections.abc import Callable
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
-import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from .. import __version__, lab
@@ -22,7 +22,7 @@ from ..data.own import is_sheet, write_sheet
 from ..lab.runner import find
 from ..lab.runner import flags as flags_of
 from ..models import DKM, MODELS, Model, load
-from ..models.checkpoint import LAST, locate, read, save_state, taken
+from ..models.checkpoint import LAST, locate, read, save_state, shipped, taken
 from ..nn import Writing
 from ..support import checks, strict_json
 from ..support.files import atomic_write, cache_dir, check_writable
@@ -35,6 +35,7 @@ from ..training.loop import FEW
 from ..training.presets import PRESETS
 from ..training.processes import choose
 from . import pictures, sheets
+from .flags import parsed
 from .inspect import chosen, inside, often
 from .train import train
 
@@ -60,8 +61,8 @@ def evaluate(
     """Score a trained model on test classes: nats per image, lower is better.
 
     Args:
-        checkpoint: A checkpoint, the folder of a run (its best one), a pretrained model (mazes, omniglot,
-            omniglot-new), or a model without training: nearest, hopfield, or hopfield:CHECKPOINT for Hopfield
+        checkpoint: A checkpoint, the folder of a run (its best one), a pretrained model (kanerva info
+            lists them), or a model without training: nearest, hopfield, or hopfield:CHECKPOINT for Hopfield
             retrieval on the codes of a model.
         dataset: Other images than those it was trained on: glyphs, omniglot, mazes or a path.
         data_dir: Where the files of omniglot are.
@@ -103,7 +104,7 @@ def evaluate(
 def experiment(*arguments: str) -> None:
     """Make one of the paper's experiments: numbers, and figures of them."""
     command = f"kanerva experiment {arguments[0]}"
-    work = tyro.cli(flags_of(lab.find(arguments[0]), command), prog=command, args=arguments[1:])
+    work = parsed(flags_of(lab.find(arguments[0]), command), command, list(arguments[1:]))
     path, drawn = work.main()
     results = strict_json.loads(path.read_bytes())
     for model in results["models"]:
@@ -132,7 +133,7 @@ def report(
     """Put a run's curve, scores and figures on one HTML page, which opens without a network.
 
     Args:
-        place: A run's folder, a checkpoint, or a pretrained model (mazes, omniglot, omniglot-new).
+        place: A run's folder, a checkpoint, or a pretrained model (kanerva info lists them).
         out: The page; otherwise report.html in the run's folder.
         experiments: Where results of experiments are, EXPERIMENT.json or EXPERIMENT/MODEL.json; otherwise
             experiments/ in the run's folder.
@@ -161,7 +162,7 @@ def recall(
     """Store your own pictures in one memory, ask for them with damaged copies, and see what comes back.
 
     Args:
-        model: A checkpoint, the folder of a run, or a pretrained model (mazes, omniglot, omniglot-new).
+        model: A checkpoint, the folder of a run, or a pretrained model (kanerva info lists them).
         images: Image files, or folders of them: the pictures to store. They are brought to the size that the model
             knows.
         others: More pictures, which are asked for but never stored.
@@ -237,8 +238,8 @@ def inspect(
 
     Args:
         state: A safetensors file with the R and U of a memory.
-        checkpoint: The model that wrote it: a checkpoint, the folder of a run, or a pretrained model (mazes,
-            omniglot, omniglot-new).
+        checkpoint: The model that wrote it: a checkpoint, the folder of a run, or a pretrained model (kanerva
+            info lists them).
         number: Which memory, where the file has many.
         out: The sheet, a PNG file; otherwise beside STATE.
     """
@@ -288,10 +289,10 @@ def play(
 
 
 def info(checkpoint: Annotated[Positional[Path | None], arg(metavar="[RUN]")] = None, json: Json = False) -> None:
-    """Say which versions, devices and presets there are, or what a checkpoint holds.
+    """Say which versions, devices, pretrained models and presets there are, or what a checkpoint holds.
 
     Args:
-        checkpoint: A checkpoint, the folder of a run, or a pretrained model (mazes, omniglot, omniglot-new).
+        checkpoint: A checkpoint, the folder of a run, or a pretrained model.
     """
     about = system() if checkpoint is None else contents(checkpoint)
     print(strict_json.dumps(about, indent=1) if json else lines(about))
@@ -330,19 +331,24 @@ COMMANDS = {one.__name__: one for one in (evaluate, plot, report, recall, inspec
 
 
 def run(command: str, arguments: list[str]) -> None:
-    """Read the flags of a command and do what they say; tyro answers what it cannot read."""
+    """Read the flags of a command and do what they say."""
     if command == "train":
         train(arguments)
     elif command == "experiment":
         experiment(*arguments)
     else:
-        tyro.cli(flowing(COMMANDS[command]), prog=f"kanerva {command}", args=arguments)
+        parsed(held(COMMANDS[command]), f"kanerva {command}", arguments)()
 
 
-def flowing(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with the help of each flag on one line of its docstring: tyro keeps the breaks there."""
-    command.__doc__ = re.sub(r"\n {8}", " ", cleandoc(command.__doc__ or ""))
-    return command
+def held(command: Callable[..., None]) -> Callable[..., Callable[[], None]]:
+    """A command that waits to be called, with the help of each flag on one line: tyro keeps the docstring's."""
+
+    @functools.wraps(command)
+    def hold(*args: Any, **kwargs: Any) -> Callable[[], None]:
+        return functools.partial(command, *args, **kwargs)
+
+    hold.__doc__ = re.sub(r"\n {8}", " ", cleandoc(command.__doc__ or ""))
+    return hold
 
 
 # What is printed
@@ -412,7 +418,7 @@ def writes() -> dict[str, str]:
 
 
 def system() -> dict[str, Any]:
-    """Versions, devices and presets."""
+    """Versions, devices, pretrained models and presets."""
     return {
         "kanerva": __version__,
         "torch": torch.__version__,
@@ -421,6 +427,7 @@ def system() -> dict[str, Any]:
         "write": writes(),
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "cache": str(cache_dir()),
+        "pretrained": ", ".join(shipped()),
         "presets": {name: text for name, (text, _) in PRESETS.items()},
     }
 

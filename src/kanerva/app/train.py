@@ -1,14 +1,17 @@
 """`kanerva train`: what is trained, how the flags are read, and what is said at the end."""
 
+import contextlib
 import dataclasses
+import io
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_type_hints
 
 import tyro
 
 from ..models import MODELS
-from ..models.base import CodecModelConfig
+from ..models.base import BaseConfig, CodecModelConfig
 from ..models.checkpoint import BEST, LAST, read
 from ..support.say import nearest, show
 from ..training import loop
@@ -18,6 +21,12 @@ from ..training.metrics import METRICS, latest
 from ..training.presets import PRESETS
 from ..training.processes import first
 from ..training.run import saved_config
+from .flags import parsed
+
+FROM_DATA = ("image", "likelihood")
+"""What a model's config has of the images; training takes both from the data, so neither is a flag."""
+GROUPS = {"model": "model", "model.codec": "codec", "data": "data", "train": "training"}
+"""The groups of flags, by the part of a run that each is."""
 
 
 def train(arguments: list[str]) -> None:
@@ -44,11 +53,13 @@ class Train:
 
 def parse(arguments: list[str]) -> Train:
     """PRESET and flags; or --resume RUN and flags, where those that are not given are as the run has them."""
-    first, rest = (arguments or ["none"])[0], arguments[1:]
+    first, rest = (arguments or ["--help"])[0], arguments[1:]
     if first in ("-h", "--help"):
         print(presets())
         raise SystemExit(0)
-    if first == "--resume" and rest:
+    if first == "--resume":
+        if not rest:
+            raise ValueError("--resume: expected a run's folder, as in kanerva train --resume RUN, got none")
         prog, about = f"kanerva train --resume {rest[0]}", "Go on with a run."
         start, rest = Train(saved_config(Path(rest[0])), Path(rest[0]), resume=True), rest[1:]
     elif first in PRESETS:
@@ -56,6 +67,9 @@ def parse(arguments: list[str]) -> Train:
         rest, model = pop(rest, "--model")
         start = Train(config, Path("runs") / first)
         if model is not None:
+            if model not in trained():
+                close = nearest(model, trained())
+                raise ValueError(f"--model: expected one of {', '.join(trained())}, got {model!r}{close}")
             start = Train(with_model(config, model), Path("runs") / f"{first}-{model}")
     else:
         close = nearest(first, PRESETS)
@@ -63,8 +77,40 @@ def parse(arguments: list[str]) -> Train:
     if {"-h", "--help"} & {*rest}:
         print(screen(prog, about, start))
         raise SystemExit(0)
-    rest = ["--help" if word == "--help-all" else word for word in rest]
-    return of_its_data(tyro.cli(Train, prog=prog, args=rest, default=start, description=about), start)
+    if "--help-all" in rest:
+        print(every(prog, about, start))
+        raise SystemExit(0)
+    asked = parsed(Train, prog, rest, "--help-all", default=flagged(start), description=about)
+    return of_its_data(with_config(asked, type(start.config.model)), start)
+
+
+def flagged(start: Train) -> Train:
+    """The same run, with a config that leaves no flag for what the data decide."""
+    kind, fixed = type(start.config.model), list[tuple[str, Any, Any]]()
+    for name in FROM_DATA:
+        hint: Any = get_type_hints(kind)[name]
+        hidden: Any = Annotated[hint, tyro.conf.Suppress, tyro.conf.Fixed]
+        fixed.append((name, hidden, dataclasses.field(default=getattr(start.config.model, name))))
+    about = {"__doc__": kind.__doc__}
+    return with_config(
+        start, dataclasses.make_dataclass("Flags", fixed, bases=(kind,), namespace=about, frozen=True)
+    )
+
+
+def with_config(run: Train, kind: type[BaseConfig]) -> Train:
+    """The same run, its model's config being of another class with the same fields."""
+    model = run.config.model
+    same = kind(**{f.name: getattr(model, f.name) for f in dataclasses.fields(model)})
+    return dataclasses.replace(run, config=dataclasses.replace(run.config, model=same))
+
+
+def every(prog: str, about: str, start: Train) -> str:
+    """The help of all flags, as tyro has it, with the names of the groups that `screen` gives."""
+    said = io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(said):
+        tyro.cli(Train, prog=prog, args=["--help"], default=flagged(start), description=about)
+    text = re.sub(r" +$", "", said.getvalue(), flags=re.MULTILINE).replace("(default: )", "(default: automatic)")
+    return re.sub(r"^ config\.([\w.]+) options$", lambda found: f" {GROUPS[found[1]]}", text, flags=re.MULTILINE)
 
 
 def of_its_data(asked: Train, start: Train) -> Train:
@@ -92,11 +138,11 @@ def screen(prog: str, about: str, start: Train) -> str:
     groups: list[tuple[str, Any]] = [("model", config.model), ("data", config.data), ("training", config.train)]
     if isinstance(config.model, CodecModelConfig):
         groups.insert(1, ("codec", config.model.codec))
+    hidden = ("codec", *FROM_DATA)
     others = [
-        f"  {name:9} {sum(f.name != 'codec' for f in dataclasses.fields(part)):2} flags: {summary(part)}"
+        f"  {name:9} {sum(f.name not in hidden for f in dataclasses.fields(part)):2} flags: {summary(part)}"
         for name, part in groups
     ]
-    kinds = ", ".join(name for name, kind in MODELS.items() if not kind.UNTRAINED)
     return f"""usage: {prog} [flags]
 
 {about}
@@ -106,10 +152,15 @@ def screen(prog: str, about: str, start: Train) -> str:
   --dataset NAME  glyphs, omniglot, mazes, or the path of your own images (default: {config.data.dataset})
   --device NAME   auto (a GPU if there is one), cpu, cuda, … (default: {config.train.device})
   --resume        go on with the run in that folder
-  --model KIND    train another kind of model: {kinds}
+  --model KIND    train another kind of model: {", ".join(trained())}
 
 {prog} --help-all lists all flags:
 {chr(10).join(others)}"""
+
+
+def trained() -> list[str]:
+    """The kinds of model that are trained."""
+    return [name for name, kind in MODELS.items() if not kind.UNTRAINED]
 
 
 def summary(config: Any) -> str:
@@ -124,7 +175,7 @@ def pop(arguments: list[str], flag: str) -> tuple[list[str], str | None]:
         return arguments, None
     at = words.index(flag)
     if at + 1 == len(words):
-        raise ValueError(f"{flag}: expected the name of a model ({', '.join(MODELS)}), got none")
+        raise ValueError(f"{flag}: expected the name of a model ({', '.join(trained())}), got none")
     return words[:at] + words[at + 2 :], words[at + 1]
 
 

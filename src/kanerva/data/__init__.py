@@ -73,11 +73,11 @@ def find(name: str | os.PathLike[str]) -> str:
     key, path = os.fspath(name), Path(name).expanduser()
     if key in SETS:
         return key
+    names = [name for name in SETS if name != "images"]
     like = "/" in key or os.sep in key or path.suffix in (".npy", ".npz", *own.SUFFIXES)
     if isinstance(name, str) and not like and not path.exists():
-        raise ValueError(
-            f"name: expected one of {', '.join(SETS)}, or a path to {own.SOURCES}, got {key!r}{nearest(key, SETS)}"
-        )
+        wanted = f"one of {', '.join(names)}, or a path to {own.SOURCES}"
+        raise ValueError(f"dataset: expected {wanted}, got {key!r}{nearest(key, names)}")
     return "images"
 
 

@@ -14,6 +14,8 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from ..support import checks
+from ..support.checks import Count
+from ..support.door import public
 from ..support.pixels import from_bytes
 
 
@@ -216,11 +218,12 @@ def _beyond(some: list[list[int]], others: list[list[int]]) -> Counter[int]:
     return found
 
 
+@public
 def episodes(
     images: ClassImages,
-    batch: int,
-    length: int,
-    classes: int | None = None,
+    batch: Count,
+    length: Count,
+    classes: Count | None = None,
     generator: torch.Generator | None = None,
     distinct: bool = False,
 ) -> Float[Tensor, "B T channels height width"]:
@@ -232,9 +235,6 @@ def episodes(
     images: batch × (number of classes) floats where n is given, and with `distinct` batch × n × (images of the
     largest class) more. Proof: test_episodes_*.
     """
-    for name, value, least in (("batch", batch, 0), ("length", length, 0), ("classes", classes, 1)):
-        if (value is not None or name != "classes") and (type(value) is not int or value < least):
-            raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
     available, device = images.num_classes, images.device
     images.check_classes(classes)
     check_generator(generator, device)

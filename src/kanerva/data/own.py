@@ -219,7 +219,8 @@ def _from_files(root: Path, fit: Fit) -> list[Found]:
         )
 
     def read(place: Path) -> list[Found]:
-        path, pictures = place.relative_to(base), [(fit(p, len(paths)), _content(p)) for p in frames(place, place)]
+        path = place.relative_to(base)
+        pictures = [(fit(picture, len(paths)), _content(picture)) for picture in frames(place, place)]
         alone = bool(loose) or len(pictures) > 1
         label = _shown(path if alone else path.parent)
         return [Found(image, content, label, alone) for image, content in pictures]

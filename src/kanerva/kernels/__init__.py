@@ -31,10 +31,10 @@ from ..support.door import public
 
 __all__ = ["Stored", "inverse", "pick", "store", "write"]
 
-Backend = Literal["auto", "triton", "cpu", "gram", "reference"]
+Backend = Literal["triton", "cpu", "gram", "reference"]
 # In the order in which auto tries them.
-BACKENDS: tuple[str, ...] = get_args(Backend)[1:]
-Name = Annotated[str, checks.one_of(*get_args(Backend))]
+BACKENDS: tuple[str, ...] = get_args(Backend)
+Name = Annotated[str, checks.one_of("auto", *BACKENDS)]
 
 NUMBA, TRITON = (importlib.util.find_spec(name) is not None for name in ("numba", "triton"))
 # Triton and torch.compile build their launchers with the system's C compiler.
@@ -140,8 +140,10 @@ def pick(
         exact = "for K > C the reference solves C×C, which is far more exact"
         reasons |= {name: reasons[name] or exact for name in BACKENDS[:-1]}
     name = next(name for name, reason in reasons.items() if reason is None)
-    before = [f"{other}: {reasons[other]}" for other in BACKENDS[: BACKENDS.index(name)]]
-    return name, f"not {'; not '.join(before)}" if before else "the fastest"
+    before: dict[str | None, list[str]] = {}
+    for other in BACKENDS[: BACKENDS.index(name)]:
+        before.setdefault(reasons[other], []).append(other)
+    return name, "; ".join(f"not {', '.join(who)}: {why}" for why, who in before.items()) or "the fastest"
 
 
 def _obstacle(

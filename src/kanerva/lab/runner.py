@@ -177,7 +177,7 @@ class Work:
     """An experiment and its flags: those that all have, and in a subclass the parameters of its `run`."""
 
     checkpoint: tuple[str, ...] = ("omniglot",)
-    """Models, one after another: checkpoints, folders of runs, pretrained models (mazes, omniglot, omniglot-new),
+    """Models, one after another: checkpoints, folders of runs, pretrained models (kanerva info lists them),
     or models without training (nearest, hopfield, hopfield:CHECKPOINT)."""
     dataset: str | None = None
     """Other images than those it was trained on: glyphs, omniglot, mazes or a path."""

@@ -26,9 +26,9 @@ from ..recall.retriever import StoredImages
 from ..recall.trajectory import Recall as Recall
 from ..recall.trajectory import Snapshot, follow
 from ..support import checks, tensors
-from ..support.checks import Count, Random, Sizes
+from ..support.checks import Count, CountOrNone, Random, Sizes
 from ..support.configs import to_dict
-from ..support.door import public
+from ..support.door import public, read_all
 from ..support.pixels import LEVEL, dequantise
 from ..support.say import nearest
 
@@ -227,6 +227,10 @@ class Model(nn.Module, ABC):
 
     config: BaseConfig
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        read_all(cls)
+
     def __init__(self, config: BaseConfig | None = None) -> None:
         super().__init__()
         self.config = config if config is not None else self.Config()
@@ -353,7 +357,7 @@ class Model(nn.Module, ABC):
 
     # What a model may have
 
-    def online(self, x: Episode, intermediate: int = 0, generator: Random = None) -> list[Terms]:
+    def online(self, x: Episode, intermediate: CountOrNone = 0, generator: Random = None) -> list[Terms]:
         """The terms of the one-pass bound B_T, and of earlier B_t."""
         raise ValueError(f"bound: expected L for {self.config.kind}, which has no one-pass bound B")
 

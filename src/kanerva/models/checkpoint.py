@@ -116,9 +116,10 @@ def shipped() -> list[str]:
 
 
 def load(path: str | Path) -> Model:
-    """Load a pretrained model ("mazes", "omniglot", "omniglot-new"), or what `Model.save` or training wrote.
+    """Load a pretrained model, such as "omniglot", or what `Model.save` or training wrote.
 
-    That is a file, or a run's folder. Weights are the averaged ones where there are any.
+    `kanerva info` lists the pretrained models; the others are a file, or a run's folder. Weights are the averaged
+    ones where there are any.
     """
     return read(path).model()
 
@@ -139,8 +140,8 @@ def load_state(path: str | Path) -> MemoryState:
     """Read a memory, or many, from a safetensors file of R and U: save_file(state._asdict(), path) wrote it."""
     found, metadata = tensors.read(Path(path))
     if not {"R", "U"} <= set(found):
-        usual = "; this is a checkpoint of a model" if "kanerva" in metadata else ""
-        raise ValueError(f"{path}: expected the R and U of a memory, got {', '.join(sorted(found)[:5])}{usual}")
+        came = "a checkpoint of a model" if "kanerva" in metadata else ", ".join(sorted(found)[:5])
+        raise ValueError(f"{path}: expected the R and U of a memory, got {came}")
     return MemoryState(found["R"], found["U"])
 
 

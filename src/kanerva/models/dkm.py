@@ -26,7 +26,7 @@ from ..recall import frame, methods
 from ..recall.retriever import Cue, Hints, Retriever, StoredImages
 from ..recall.trajectory import Recall, Snapshot
 from ..support import checks
-from ..support.checks import Count, Random, Variance
+from ..support.checks import Count, CountOrNone, Random, Variance
 from ..support.door import public
 from . import trust
 from .base import CodecModel, CodecModelConfig, Cues, Episode, Images, Preparation, Terms, first
@@ -204,7 +204,7 @@ class DKM(CodecModel):
         return self._terms(state, x, e, generator)._replace(kl_memory=kl_memory)
 
     @public(flat=True)
-    def online(self, x: Episode, intermediate: int = 0, generator: Random = None) -> list[Terms]:
+    def online(self, x: Episode, intermediate: CountOrNone = 0, generator: Random = None) -> list[Terms]:
         """The terms of B_T, and of `intermediate` earlier B_t, in one pass over the episode [app. C, app. F].
 
             B_t = Σ_{i ≤ t} ( ln p(x_i | w_i, M_t) − KL(w_i) ) − KL(M_t ‖ M_{t−1}) − KL(M_{t−1} ‖ M_0)  [eq. B_def]

@@ -166,10 +166,15 @@ def not_negative(name: str, value: Any, call: Call) -> None:
         raise ValueError(f"{name}: expected finite numbers of 0 or more, got {float(value.min())}")
 
 
-def count(name: str, value: Any, call: Call | None = None) -> None:
+def count(name: str, value: Any, call: Call | None = None, least: int = 1) -> None:
     """A number of times, or of things: a whole number of at least one."""
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}: expected a whole number of at least 1, got {value!r}")
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}: expected a whole number of at least {least}, got {value!r}")
+
+
+def count_or_none(name: str, value: Any, call: Call | None = None) -> None:
+    """A number of things of which there may be none."""
+    count(name, value, call, 0)
 
 
 def at_most(axis: str) -> Rule:
@@ -221,8 +226,9 @@ def trusts(name: str, value: Any, call: Call) -> None:
 Variance = Annotated[float | int | Float[Tensor, ""], positive]
 Share = Annotated[float | int | Float[Tensor, ""], up_to_one]
 Count = Annotated[int, count]
-Sizes = Annotated[tuple[int, ...], sizes]
-Random = Annotated[torch.Generator | None, here]
+CountOrNone = Annotated[int, count_or_none]
+Sizes = Annotated[tuple[int, ...], sizes, "one axis of 16 is (16,)"]
+Random = Annotated[torch.Generator | None, here, "torch.Generator().manual_seed(0) makes one"]
 
 
 # Checks of values that no signature has

@@ -4,12 +4,14 @@
     def read(state: MemoryState, w: Float[Tensor, "*#b T K"]) -> Float[Tensor, "*#b T C"]: ...
 
 The annotation is the check. Types, shapes, dtypes and devices of all arguments must fit together; what a shape
-cannot say stands beside it as a rule, `Annotated[float, positive]` (checks.py has the rules). Only the outermost
-call is checked: functions that it calls trust it. A method of an object with `sizes` (axes that it knows by name)
-and `like` (a tensor whose dtype and device arguments must have) is checked against these too.
+cannot say stands beside it as a rule, `Annotated[float, positive]` (checks.py has the rules), or as a text with
+which errors of type end. Only the outermost call is checked: functions that it calls trust it. A method of an
+object with `sizes` (axes that it knows by name) and `like` (a tensor whose dtype and device arguments must have) is
+checked against these too.
 
 With `public(flat=True)` tensors and memories get one batch axis on the way in, and results their batch axes back.
-Inside torch.compile nothing is checked; axes are still flattened, where flattening twice does no harm.
+Inside torch.compile nothing is checked; axes are still flattened, where flattening twice does no harm. dynamo
+cannot read annotations, so a class whose methods are such doors has them read when it is made (`read_all`).
 """
 
 import contextvars
@@ -47,7 +49,7 @@ class Part(NamedTuple):
     axes: tuple[str, ...]
     rules: tuple[checks.Rule, ...]
     hint: str
-    """What to say of the usual cause where something else came."""
+    """What to say of the usual cause where something else came: a text beside the annotation, or the kind's own."""
 
     @property
     def wanted(self) -> str:
@@ -80,8 +82,11 @@ class Plan(NamedTuple):
     defaults: dict[str, Any]
     parts: tuple[Part, ...]
     paths: tuple[tuple[str, str], ...]
+    moves: tuple[tuple[str, str, int, bool], ...]
+    """Argument, field and axes after the batch axes of what is flattened, and whether it is as the images are."""
     calls_back: tuple[str, ...]
-    result: Any
+    result: int | None
+    """Where a result has its batch axes (`place`)."""
     fit: Callable[..., "tuple[dict[str, int], torch.dtype, torch.device]"]
 
 
@@ -98,6 +103,12 @@ def public(function: Any = None, *, flat: bool = False, fold: bool = False) -> A
         return functools.partial(public, flat=flat, fold=fold)
     method = next(iter(inspect.signature(function).parameters), "") == "self"
     full = checks.full_precision(function)
+    plans: dict[Any, Plan] = {}
+
+    def plan_of(kind: Any) -> Plan:
+        if kind not in plans:
+            plans[kind] = read(function, kind)
+        return plans[kind]
 
     @functools.wraps(function)
     def door(*args: Any, **kwargs: Any) -> Any:
@@ -106,7 +117,7 @@ def public(function: Any = None, *, flat: bool = False, fold: bool = False) -> A
             return function(*args, **kwargs)
         owner = args[0] if method else None
         kind: Any = type(owner) if method else None
-        plan = read(function, kind)
+        plan = plans[kind] if tracing else plan_of(kind)
         given = plan.defaults | dict(zip(plan.defaults, args[method:], strict=False)) | kwargs
         if not tracing:
             check(plan, given, owner, args, kwargs)
@@ -123,10 +134,17 @@ def public(function: Any = None, *, flat: bool = False, fold: bool = False) -> A
             _inside.reset(token)
         return restore(made, plan.result, axes) if flat else made
 
+    door.plan_of = plan_of  # type: ignore[attr-defined]
     return door
 
 
-@functools.cache
+def read_all(owner: type) -> None:
+    """Make the plans of all methods of a class that are doors, so that torch.compile finds them ready."""
+    for method in (one for parent in owner.__mro__ for one in vars(parent).values()):
+        if hasattr(method, "plan_of"):
+            method.plan_of(owner)
+
+
 def read(function: Any, owner: Any) -> Plan:
     """The plan of a function; of a method, for one class. An argument `state` of any type is the class's State."""
     signature, hints = inspect.signature(function), typing.get_type_hints(function, include_extras=True)
@@ -138,31 +156,40 @@ def read(function: Any, owner: Any) -> Plan:
     # a memory says which sizes, dtype and device the rest must have; numbers come last
     parts.sort(key=lambda part: 0 if "." in part.name or hasattr(part.kinds[0], "_fields") else 2 - bool(part.axes))
     paths = tuple(part.name.partition(".")[::2] for part in parts)
+    moves = tuple(
+        (name, field, len(part.axes) - 1, part.axes[0] == "...")
+        for part, (name, field) in zip(parts, paths, strict=True)
+        if part.axes and part.axes[0] in ("*b", "*#b", "...")
+    )
+    result = place(hints.get("return"))
+    for kind in {getattr(owner, "State", None)} - {None}:
+        places(kind)
     calls_back = tuple(name for name in defaults if CALLABLE in unfold(hints.get(name))[0])
     fit = functools.lru_cache(maxsize=256)(functools.partial(layout, parts))  # what looks alike is judged once
-    return Plan(signature, defaults, tuple(parts), paths, calls_back, hints.get("return"), fit)
+    return Plan(signature, defaults, tuple(parts), paths, moves, calls_back, result, fit)
 
 
 def parse(name: str, hint: Any) -> Iterator[Part]:
     """The parts of an annotation: one, and those of its fields if it is a NamedTuple."""
-    kinds, rules = unfold(hint)
+    kinds, beside = unfold(hint)
+    rules = tuple(rule for rule in beside if not isinstance(rule, str))
+    said = "".join(f"; {text}" for text in beside if isinstance(text, str))
     arrays: list[Any] = [kind for kind in kinds if issubclass(kind, AbstractArray)]
     dtypes = sum((DTYPES[array.dtype.__name__] for array in arrays), ())
     axes = tuple(arrays[0].dim_str.split()) if arrays else ()
     struct = next((kind for kind in kinds if hasattr(kind, "_fields")), None)
-    usual = getattr(struct, "hint", "; torch.as_tensor makes one" if axes else "")
     if checks.any_float in rules:
         dtypes += HALF
     if arrays and not rules and dtypes == DTYPES["Float"]:
         rules = (checks.finite,)
-    yield Part(name, kinds, dtypes, axes, rules, usual)
+    yield Part(name, kinds, dtypes, axes, rules, getattr(struct, "hint", said))
     if struct is not None:
         for field, inner in typing.get_type_hints(struct, include_extras=True).items():
             yield from parse(f"{name}.{field}", inner | None if types.NoneType in kinds else inner)
 
 
-def unfold(hint: Any) -> tuple[tuple[type, ...], tuple[checks.Rule, ...]]:
-    """The types that an annotation allows, and the rules beside them."""
+def unfold(hint: Any) -> tuple[tuple[type, ...], tuple[checks.Rule | str, ...]]:
+    """The types that an annotation allows, and the rules and texts beside them."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return unfold(args[0])[0], unfold(args[0])[1] + args[1:]
@@ -197,6 +224,7 @@ def check(plan: Plan, given: dict[str, Any], owner: Any, args: tuple[Any, ...], 
                 rule(part.name, x, call)
 
 
+AS_TENSOR = "; torch.as_tensor makes one"
 Look = Any
 """(shape, dtype, device, layout) of a tensor, the type of anything else."""
 
@@ -218,7 +246,7 @@ def layout(
             if x is types.NoneType and "." in name and types.NoneType in part.kinds:
                 continue
             if not issubclass(x, part.kinds) or (x is bool and bool not in part.kinds and object not in part.kinds):
-                raise TypeError(f"{wanted}, got {x.__name__}{part.hint}")
+                raise TypeError(f"{wanted}, got {x.__name__}{part.hint or AS_TENSOR * bool(part.axes)}")
             continue
         if not part.dtypes:
             if object in part.kinds or Tensor in part.kinds:
@@ -230,10 +258,11 @@ def layout(
         named = [axis for axis in part.axes if axis[0] not in "*."]
         real = dtype.is_floating_point and not (dtype in HALF and checks.any_float in part.rules)
         if like is not None and real and dtype in part.dtypes and dtype != like[1]:
-            raise TypeError(f"{name}: expected {like[1]} like {like[0]}, got {dtype}; .to(dtype) converts it")
+            raise TypeError(f"{name}: expected {like[1]} like {like[0]}, got {dtype}; .to({like[1]}) converts it")
         if dtype not in part.dtypes:
             said = " or ".join(str(d) for d in dict.fromkeys(part.dtypes))
-            raise TypeError(f"{name}: expected {said}, got {dtype}; {name}.to(dtype) converts it")
+            to = like[1] if like is not None and like[1] in part.dtypes else part.dtypes[0]
+            raise TypeError(f"{name}: expected {said}, got {dtype}; {name}.to({to}) converts it{part.hint}")
         if like is not None and device != like[2]:
             raise ValueError(
                 f"{name}: expected device {like[2]} like {like[0]}, got {device}; .to(device) moves it"
@@ -262,8 +291,8 @@ def layout(
             batches.setdefault(part.axes[0].strip("*#"), {})[name] = tuple(shape[:split])
     for found in batches.values():
         if any(len({*column} - {1}) > 1 for column in zip_longest(*(s[::-1] for s in found.values()), fillvalue=1)):
-            said = ", ".join(f"{shape} of {name}" for name, shape in found.items())
-            raise ValueError(f"batch axes: expected shapes that broadcast, got {said}")
+            once = {(name.partition(".")[0], shape): f"{shape} of {name}" for name, shape in found.items()}
+            raise ValueError(f"batch axes: expected shapes that broadcast, got {', '.join(once.values())}")
     plain = {name: size for name, (size, _) in sizes.items()}
     return plain, (like[1] if like else torch.get_default_dtype()), (like[2] if like else torch.device("cpu"))
 
@@ -278,11 +307,10 @@ class Axes(NamedTuple):
 def flatten_all(plan: Plan, given: dict[str, Any], fold: bool) -> Axes:
     """Give every tensor that has batch axes one in their place; returns the axes that they had together."""
     found: list[tuple[str, str, int, Tensor]] = []
-    for part, (name, field) in zip(plan.parts, plan.paths, strict=True):
+    for name, field, last, as_images in plan.moves:
         x = getattr(given[name], field, None) if field else given[name]
-        if isinstance(x, Tensor) and part.axes and part.axes[0] in ("*b", "*#b", "..."):
-            last = len(part.axes) - 1
-            if part.axes[0] == "...":  # of any leading axes that fit the images
+        if isinstance(x, Tensor):
+            if as_images:  # of any leading axes that fit them
                 last, x = next((n, x.to(y.dtype).expand_as(y)) for m, _, n, y in found if m == "x")
             found.append((name, field, last, x))
     batch = tuple(given.get("batch", ()))
@@ -309,30 +337,40 @@ def flatten(x: Tensor, last: int, batch: tuple[int, ...]) -> Tensor:
     return x.expand((*batch, *shape)).reshape(torch.Size(batch).numel(), *shape)
 
 
-@functools.cache
-def fields(kind: Any) -> dict[str, Any]:
-    """The annotations of a NamedTuple's fields."""
-    return typing.get_type_hints(kind)
+_places: dict[Any, tuple[int | None, ...]] = {}
 
 
-def restore(value: Any, hint: Any, axes: Axes) -> Any:
+def places(kind: Any) -> tuple[int | None, ...]:
+    """Where each field of a NamedTuple has its batch axes; a subclass has them where its parent does."""
+    known = [parent for parent in kind.__mro__ if parent in _places]
+    if not known:
+        _places[kind] = tuple(place(hint) for hint in typing.get_type_hints(kind, include_extras=True).values())
+    return _places[known[0] if known else kind]
+
+
+def place(hint: Any) -> int | None:
+    """Which axis stands for the batch in a tensor, or in the tensors of a dict; None: there is none."""
+    if typing.get_origin(hint) in (list, dict):
+        return place(typing.get_args(hint)[-1])
+    axes: list[str] = []
+    for kind in filter(inspect.isclass, unfold(hint)[0]):
+        if hasattr(kind, "_fields"):
+            places(kind)
+        elif issubclass(kind, AbstractArray) and not axes:
+            axes = kind.dim_str.split()
+    return next((i for i, axis in enumerate(axes) if axis[0] == "*"), None)
+
+
+def restore(value: Any, at: int | None, axes: Axes) -> Any:
     """The batch axes again, in what a function gives: a tensor, or tensors in a NamedTuple, a list or a dict."""
     if isinstance(value, list):
-        return [restore(one, None, axes) for one in value]
+        return [restore(one, at, axes) for one in value]
     if isinstance(value, dict):
-        return {name: restore(x, typing.get_args(hint)[1], axes) for name, x in value.items()}
+        return {name: restore(x, at, axes) for name, x in value.items()}
     if hasattr(value, "_fields"):
-        kind: Any = type(value)
-        hints = fields(kind)
-        return type(value)(*(restore(x, hints[name], axes) for name, x in zip(value._fields, value, strict=True)))
-    if not isinstance(value, Tensor):
-        return value
-    arrays: list[Any] = [
-        kind for kind in unfold(hint)[0] if inspect.isclass(kind) and issubclass(kind, AbstractArray)
-    ]
-    names = arrays[0].dim_str.split() if arrays else []
-    at = next((i for i, axis in enumerate(names) if axis[0] == "*"), None)
-    if at is None:
+        each = places(type(value))
+        return type(value)(*(restore(x, i, axes) for x, i in zip(value, each, strict=True)))
+    if not isinstance(value, Tensor) or at is None:
         return value
     before, after = tuple(value.shape[:at]), tuple(value.shape[at + 1 :])
     if axes.folded is not None:

@@ -8,12 +8,12 @@ import torch
 
 from .. import data
 from ..data import ClassImages
-from ..kernels import BACKENDS
+from ..kernels import BACKENDS, Backend
 from ..models import BaseConfig, DKMConfig
 from ..models.base import CodecModelConfig, find
 from ..support import checks
 
-Word = Literal["float32", "bfloat16", "uncaptured", "compiled", "uncompiled", "reference", "gram", "cpu", "triton"]
+Word = Literal["float32", "bfloat16", "uncaptured", "compiled", "uncompiled", Backend]
 # The words of `compute` that answer the same question.
 PRECISIONS, COMPILES = ("float32", "bfloat16"), ("compiled", "uncompiled")
 
@@ -22,7 +22,7 @@ MOST = 2**53  # steps: all that a float can count, which the schedule of the lea
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The images."""
+    """Which images, and how they are read."""
 
     dataset: str = "glyphs"
     """glyphs (built in), omniglot, mazes (kanerva[mazes]), or the path of your own images: a folder or a file."""
@@ -66,7 +66,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The training run."""
+    """Steps, episodes, loss, learning rate and device."""
 
     steps: int = 10_000
     """Steps of the whole run; a resumed run may have more, and its schedule is then that of the new number."""
