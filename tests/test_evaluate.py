@@ -159,10 +159,12 @@ def test_every_model_scores_by_levels_what_its_decoder_says(
     x = dequantise(plain_greys().images(torch.arange(8)).reshape(2, 4, 1, 6, 6), torch.Generator().manual_seed(1))
     by_levels = grey(kind, "levels", scale)(x, torch.Generator().manual_seed(2)).nats()
     points = grey(kind, "points", scale)(x, torch.Generator().manual_seed(2)).nats()
+    asked = grey(kind, "points", scale)(x, torch.Generator().manual_seed(2), pixels="levels").nats()
     assert not torch.allclose(by_levels, points, rtol=1e-3)
     for likelihood in (Gaussian, Correlated):
         monkeypatch.setattr(likelihood, "log_prob", likelihood.log_level)
     torch.testing.assert_close(grey(kind, "points", scale)(x, torch.Generator().manual_seed(2)).nats(), by_levels)
+    torch.testing.assert_close(asked, by_levels, rtol=0, atol=0)
 
 
 def test_levels_cost_less_than_points_where_pixels_are_sure() -> None:

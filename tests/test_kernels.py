@@ -524,19 +524,15 @@ def test_differentiating_twice_is_an_error(pair: Pair) -> None:
 # threads
 
 
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 @needs_numba
-def test_threads_do_not_show(threads: Callable[[int], None]) -> None:
-    leaves = inputs((5,), 9, 7, 20)
-    for n in (1, 2, 3):
-        threads(n)
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_do_not_show(threads: int) -> None:
+    leaves, before = inputs((5,), 9, 7, 20), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
         same(run(by_kernel("cpu"), leaves), run(by_memory(), leaves), EXACT)
+    finally:
+        torch.set_num_threads(before)
 
 
 # which backend

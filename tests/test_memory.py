@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal, kl_divergence
@@ -327,19 +326,6 @@ def test_float32_is_float64_rounded(device: str) -> None:
     # 32 writes, each good to a few 6e-8 times the conditioning of A (about 30 here)
     same_memory(state.to(torch.float64), exact, rtol=1e-4, atol=2e-5)
     close(w32.double(), w, rtol=1e-4, atol=2e-5)
-
-
-def test_a_memory_is_saved_and_loaded_like_a_tensor(tmp_path: Path) -> None:
-    state = memory.write(case().state, case((3,), T=0).z, 0.3)[0]
-    torch.save(state, tmp_path / "state.pt")
-    safetensors.torch.save_file(state._asdict(), tmp_path / "state.safetensors")
-    for again in (
-        torch.load(tmp_path / "state.pt"),
-        MemoryState(**safetensors.torch.load_file(tmp_path / "state.safetensors")),
-    ):
-        assert isinstance(again, MemoryState)
-        assert torch.equal(again.R, state.R)
-        assert torch.equal(again.U, state.U)
 
 
 def test_a_memory_that_has_faded_stays_so(tmp_path: Path) -> None:

@@ -7,15 +7,17 @@ import copy
 import importlib.util
 import textwrap
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cases import normal
 from kanerva import MemoryState, memory
@@ -308,6 +310,38 @@ def test_a_stream_fades() -> None:
         stream.write(code[None])
         state = m.write(code[None], m.fade(state, 0.9))
     torch.testing.assert_close(stream.state, state.detach())
+
+
+class Calls(TorchDispatchMode):
+    """Counts the operations that are called inside."""
+
+    def __enter__(self) -> Self:
+        self.of: Counter[str] = Counter()
+        return super().__enter__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.of[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_stream_looks_at_its_state_once(no_shape_checks: None) -> None:
+    """A write that fades reads no more values than one that does not; taking a state in factors it, and no more."""
+    m, z = layer(), normal(4, 5)
+    soft, hard = Stream(m, keep=0.9), Stream(m)
+    with Calls() as fading:
+        soft.write(z)
+    with Calls() as writing:
+        hard.write(z)
+    assert fading.of["_local_scalar_dense"] == writing.of["_local_scalar_dense"] > 0
+    with Calls() as taking:
+        soft.state = hard.state
+    assert taking.of["linalg_cholesky_ex"] == 1
+    assert taking.of["log"] == 0
+    before = soft.state
+    for wrong in (layer(6).prior(), MemoryState(before.R, -before.U), m.prior((2,))):
+        with pytest.raises(ValueError, match=r"^state\.|^batch axes"):
+            soft.state = wrong
+    torch.testing.assert_close(soft.state, before)
 
 
 def test_a_stream_knows_that_its_state_has_faded(tmp_path: Path) -> None:

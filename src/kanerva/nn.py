@@ -74,7 +74,7 @@ def variances(name: str, value: Any, call: checks.Call) -> None:
 
 def own_precision(name: str, x: Tensor, call: checks.Call) -> None:
     """Vectors may be in bfloat16 or float16; the memory's own parameters may not."""
-    kind = call.owner.R0.dtype
+    kind = call.owner.like.dtype
     if kind not in (torch.float32, torch.float64):
         raise TypeError(
             f"R0: expected float32 or float64, got {kind}; usual cause: .bfloat16() or .half() of the whole "
@@ -473,8 +473,17 @@ class Stream(nn.Module):
 
     @state.setter
     def state(self, state: MemoryState) -> None:
-        self.memory.kl(state)  # which refuses what is no memory of this layer
         self._keep(state)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The axes that the layer knows by name."""
+        return self.memory.sizes
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the layer's own: memories must have its dtype and device."""
+        return self.memory.like
 
     def write(
         self,
@@ -483,12 +492,18 @@ class Stream(nn.Module):
         values: Float[Tensor, "*#b T values"] | None = None,
     ) -> MemoryState:
         """Go on writing. Returns the new state, with gradients of this write alone; what is kept has none."""
-        state = self.state if self.keep == 1 else self.memory.fade(self.state, self.keep)
+        return self._write(self.state, z, mask, values)
+
+    @public
+    def _write(self, state: Whole, z: Vectors, mask: Mask = None, values: Values = None) -> MemoryState:
+        if self.keep < 1:
+            state = self.memory.fade(state, self.keep)
         state = self.memory.write(z, state, mask, values)
         self._keep(state)
         return state
 
-    def _keep(self, state: MemoryState) -> None:
+    @public
+    def _keep(self, state: Whole) -> None:
         batch = together(state.R.shape[:-2], state.U.shape[:-2])
         if tuple(batch) != self.batch:
             raise ValueError(

@@ -5,7 +5,6 @@ A hook therefore sees (B, T, channels, height, width) and a State of tensors (B,
 config, a State, a few hooks and `kept`; CONTRIBUTING prints one whole.
 """
 
-import copy
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -62,6 +61,9 @@ class BaseConfig:
         return find(kind).Config
 
 
+Pixels = Literal["points", "levels"]
+
+
 @dataclasses.dataclass(frozen=True)
 class CodecModelConfig(BaseConfig):
     """A model whose images go through a codec."""
@@ -71,7 +73,7 @@ class CodecModelConfig(BaseConfig):
     scale: Literal["one", "pixel", "colour"] = "one"
     """Standard deviations of the gaussian likelihood: one for all pixels (the paper); for every pixel and channel
     its own, from the decoder; or these and the correlations between a pixel's channels (colour)."""
-    pixels: Literal["points", "levels"] = "points"
+    pixels: Pixels = "points"
     """How grey and colour pixels are scored: by the density at a point drawn from their grey level (the paper), or
     by the probability of the level, which costs less where pixels are predicted well."""
     codec: CodecConfig = dataclasses.field(default_factory=CodecConfig)
@@ -525,7 +527,11 @@ class Codec(nn.Module):
         return Correlated(mean, scale, bounded(lower) * ratio)
 
     def log_lik(
-        self, x: Float[Tensor, "*b T c h w"], read: Float[Tensor, "*b T C"], z: Float[Tensor, "*b T C"]
+        self,
+        x: Float[Tensor, "*b T c h w"],
+        read: Float[Tensor, "*b T C"],
+        z: Float[Tensor, "*b T C"],
+        pixels: Pixels | None = None,
     ) -> tuple[Float[Tensor, "*b T"], Float[Tensor, "*b T"]]:
         """ln p(x) from what was read, and from the codes themselves (L_AE); one pass of the decoder.
 
@@ -535,15 +541,17 @@ class Codec(nn.Module):
         """
         both = self.decoding(torch.stack([read, z]))
         if not any(self.config.spread):
-            log_lik, auto = self.log_p(both, x.expand(2, *x.shape)).unbind(0)
+            log_lik, auto = self.log_p(both, x.expand(2, *x.shape), pixels).unbind(0)
             return log_lik, auto
         first = type(both)(*(part[0] for part in both))
         scale = self.min_scale + self.log_scale_auto.exp()
-        return self.log_p(first, x), Gaussian(both.mean[1], scale).log_prob(x)
+        return self.log_p(first, x, pixels), Gaussian(both.mean[1], scale).log_prob(x)
 
-    def log_p(self, p: Likelihood, x: Float[Tensor, "*b c h w"]) -> Float[Tensor, "*b"]:
+    def log_p(
+        self, p: Likelihood, x: Float[Tensor, "*b c h w"], pixels: Pixels | None = None
+    ) -> Float[Tensor, "*b"]:
         """ln p(x) as images are scored: at their points, or by their grey levels."""
-        if isinstance(p, Bernoulli) or self.config.pixels == "points":
+        if isinstance(p, Bernoulli) or (pixels or self.config.pixels) == "points":
             return p.log_prob(x)
         return p.log_level(x)
 
@@ -585,11 +593,27 @@ class CodecModel(Codec, Model):
         Model.__init__(self, config)
         self.make(self._encoded(), self.AUTO)
 
-    def under(self, **changes: Any) -> "CodecModel":
-        """The same weights under a config with some other fields; this model stays as it is."""
-        other = copy.copy(self)
-        other.config = dataclasses.replace(self.config, **changes)
-        return other
+    @public(flat=True)
+    def forward(
+        self, x: Episode, generator: Random = None, written: int | None = None, pixels: Pixels | None = None
+    ) -> Terms:
+        """The terms of the bound, as `Model.forward` gives them.
+
+        pixels: how grey and colour pixels are scored, if not as the config says.
+        """
+        e = self._code(x)
+        state, kl_memory = self._store(first(e, written, x.shape[1]), len(x))
+        return self._terms(state, x, e, generator, pixels)._replace(kl_memory=kl_memory)
+
+    @abstractmethod
+    def _terms(
+        self,
+        state: Any,
+        x: Float[Tensor, "B T c h w"],
+        e: Any,
+        generator: torch.Generator | None,
+        pixels: Pixels | None = None,
+    ) -> Terms: ...
 
     def _encoded(self) -> int:
         """How many numbers the encoder puts out: the code, unless a model wants more of it."""

@@ -29,7 +29,7 @@ from ..support import checks
 from ..support.checks import Count, CountOrNone, Random, Variance
 from ..support.door import public
 from . import trust
-from .base import CodecModel, CodecModelConfig, Cues, Episode, Images, Preparation, Terms, first
+from .base import CodecModel, CodecModelConfig, Cues, Episode, Images, Pixels, Preparation, Terms, first
 
 STRICT = "M drawn and charged"
 """The extra score that is a strict bound."""
@@ -179,29 +179,47 @@ class DKM(CodecModel):
         plain = self.config.iterations > 1 or self.config.block > 1  # written, then, by the reference
         return kernels.inverse(state, noise_var, "reference" if plain else self.memory.backend)
 
-    def _terms(self, state: MemoryState, x: Tensor, e: Cue, generator: torch.Generator | None) -> Terms:
-        return self._scored(state, x, e.z, self._weights(state, e), generator)
+    def _terms(
+        self,
+        state: MemoryState,
+        x: Tensor,
+        e: Cue,
+        generator: torch.Generator | None,
+        pixels: Pixels | None = None,
+    ) -> Terms:
+        return self._scored(state, x, e.z, self._weights(state, e), generator, pixels)
 
     def _scored(
-        self, state: MemoryState, x: Tensor, z: Tensor, q: Weights, generator: torch.Generator | None
+        self,
+        state: MemoryState,
+        x: Tensor,
+        z: Tensor,
+        q: Weights,
+        generator: torch.Generator | None,
+        pixels: Pixels | None = None,
     ) -> Terms:
         """The terms of images that are read with q(w), from M ~ q(M) or its mean: all but KL(M)."""
         M = memory.sample(state, generator) if self.drawn and self.training else state.R
-        return Terms(*self.log_lik(x, moments.draw(q, generator) @ M, z), moments.kl_address(q))
+        return Terms(*self.log_lik(x, moments.draw(q, generator) @ M, z, pixels), moments.kl_address(q))
 
     # bound
 
     @public(flat=True)
     def forward(
-        self, x: Episode, generator: Random = None, written: int | None = None, how: Writing | None = None
+        self,
+        x: Episode,
+        generator: Random = None,
+        written: int | None = None,
+        pixels: Pixels | None = None,
+        how: Writing | None = None,
     ) -> Terms:
         """The terms of L_T: write an episode, and read every image of it [eq. elbo].
 
-        written: write only so many images, the first ones. how: as in `write`.
+        written: write only so many images, the first ones. pixels: as in `CodecModel.forward`. how: as in `write`.
         """
         e = self._code(x)
         state, kl_memory = self._store(first(e, written, x.shape[1]), len(x), how)
-        return self._terms(state, x, e, generator)._replace(kl_memory=kl_memory)
+        return self._terms(state, x, e, generator, pixels)._replace(kl_memory=kl_memory)
 
     @public(flat=True)
     def online(self, x: Episode, intermediate: CountOrNone = 0, generator: Random = None) -> list[Terms]:

@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy
 
 from ..data import ClassImages
 from ..likelihood import Gaussian, bits_per_dimension
-from ..models.base import NAMES, CodecModel, Model
+from ..models.base import NAMES, CodecModel, Model, Pixels
 from ..nn import Writing
 from ..support import checks
 from ..support.say import bar
@@ -55,11 +55,11 @@ class Score:
     blank: dict[str, float] | None = None
     """Images given a memory in which nothing was written: a bound on −ln p(x | blank memory)."""
 
-    pixels: Literal["points", "levels"] | None = None
+    pixels: Pixels | None = None
     """How pixels of grey and colour images are scored: as points within their grey levels, or by the levels."""
     different: int | None = None
     """Different images that they were drawn from."""
-    bits: dict[Literal["points", "levels"], dict[str, float]] | None = None
+    bits: dict[Pixels, dict[str, float]] | None = None
     """Bits per dimension of grey and colour images in both ways, mean and stderr: of points drawn from their grey
     levels, as in the paper, and of the levels themselves."""
 
@@ -126,7 +126,7 @@ def evaluate(
             rows.append(model(x, generator, **told).parts())
             extras.append(model.extra_scores(x, other, **told) if extra else {})
             if other_way is not None:
-                extras[-1][other_way.config.pixels] = other_way(x, same, **told).nats()
+                extras[-1][other_way] = model(x, same, pixels=other_way, **told).nats()
             advance(batch * length)
         most = min(rounds * batch * length, MOST_NEW)
         new = new_images(model, images, most, seed=seed, how=how) if extra else None
@@ -158,16 +158,16 @@ def evaluate(
     )
 
 
-WAYS: dict[Literal["points", "levels"], str] = {"points": "as points", "levels": "by grey levels"}
+WAYS: dict[Pixels, str] = {"points": "as points", "levels": "by grey levels"}
 """The ways in which grey and colour pixels are scored."""
 
 
-def otherwise(model: Model) -> CodecModel | None:
-    """The model with the pixels of grey and colour images scored in the other way; None where there is no other."""
+def otherwise(model: Model) -> Pixels | None:
+    """The other way to score the pixels of grey and colour images; None where there is no other."""
     if model.config.binary or not isinstance(model, CodecModel):
         return None
     (other,) = (way for way in WAYS if way != model.config.pixels)
-    return model.under(pixels=other)
+    return other
 
 
 def new_images(

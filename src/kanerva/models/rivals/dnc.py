@@ -27,7 +27,7 @@ from torch.nn.functional import softplus
 from ...support import checks
 from ...support.checks import Random
 from ...support.door import public
-from ..base import CodecModel, CodecModelConfig, Episode, Preparation, Seen, Terms
+from ..base import CodecModel, CodecModelConfig, Episode, Pixels, Preparation, Seen, Terms
 from .gaussian import normal
 
 # Added to squared norms, so that a blank row is like nothing, and its gradient is finite (√ has none at 0).
@@ -290,14 +290,21 @@ class DNC(CodecModel):
             w, vectors = (part.unflatten(-2, (z.shape[-2], c.heads)) for part in (weights, weights @ state.memory))
         return self.out(vectors.flatten(-2)), w
 
-    def _terms(self, state: DNCState, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
+    def _terms(
+        self,
+        state: DNCState,
+        x: Tensor,
+        e: Tensor,
+        generator: torch.Generator | None,
+        pixels: Pixels | None = None,
+    ) -> Terms:
         """ln p(x | what was read), and L_AE, the codec alone.
 
         While training, cues are corrupted. The loss has L_AE in it, as for the DKM: without it training gets
         nowhere for long, as a controller cannot learn to address codes that say nothing yet.
         """
         cue = self._code(self.corrupted(x, generator)) if self.training and self.config.cue_noise else e
-        return Terms(*self.log_lik(x, self.read(state, cue)[0], e))
+        return Terms(*self.log_lik(x, self.read(state, cue)[0], e, pixels))
 
     def corrupted(
         self, x: Float[Tensor, "*b c h w"], generator: torch.Generator | None = None

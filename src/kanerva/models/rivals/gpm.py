@@ -37,7 +37,7 @@ from ...support import checks
 from ...support.checks import Random
 from ...support.door import public
 from ...support.linalg import Number
-from ..base import CodecModel, CodecModelConfig, Cues, Episode, Seen, Terms
+from ..base import CodecModel, CodecModelConfig, Cues, Episode, Pixels, Seen, Terms
 from .gaussian import normal
 
 # The paper's number of steps: seven square the error seven times.
@@ -104,8 +104,15 @@ class GPM(CodecModel):
         """Whether images are read from a memory that is drawn."""
         return self.config.memory == "exact"
 
-    def _terms(self, state: GPMState, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
-        return self.read_terms(state.M, x, e, self.drawn, self.config.noise, generator)
+    def _terms(
+        self,
+        state: GPMState,
+        x: Tensor,
+        e: Tensor,
+        generator: torch.Generator | None,
+        pixels: Pixels | None = None,
+    ) -> Terms:
+        return self.read_terms(state.M, x, e, self.drawn, self.config.noise, generator, pixels)
 
     @public(flat=True)
     def given(self, state: Any, x: Cues, generator: Random = None) -> Terms:
@@ -120,6 +127,7 @@ class GPM(CodecModel):
         drawn: bool,
         noise: str,
         generator: torch.Generator | None,
+        pixels: Pixels | None = None,
     ) -> Terms:
         """The terms of images and their codes, read with drawn weights: all but KL(M).
 
@@ -130,7 +138,7 @@ class GPM(CodecModel):
         mean, var = z @ inverse(M), self.log_weight_var.exp()
         shape = mean.shape if noise == "charged" else (len(mean), 1, 1)
         w = mean + var.sqrt() * normal(shape, mean, generator)
-        return Terms(*self.log_lik(x, w @ M, z), memory.kl_weights(mean, var))
+        return Terms(*self.log_lik(x, w @ M, z, pixels), memory.kl_weights(mean, var))
 
     @public(flat=True)
     def extra_scores(self, x: Episode, generator: Random = None) -> dict[str, Float[Tensor, "*b"]]:

@@ -25,7 +25,7 @@ from ...recall.trajectory import Snapshot
 from ...support import checks
 from ...support.door import public
 from ...support.pixels import LEVEL
-from ..base import BaseConfig, Codec, CodecModel, CodecModelConfig, Cues, Hints, Model, Terms
+from ..base import BaseConfig, Codec, CodecModel, CodecModelConfig, Cues, Hints, Model, Pixels, Terms
 from .nearest import FLIPS, around, draw, filled, mixture, rounded, squares, stored_size, trusted
 
 # β is chosen among these, four a decade: from a blend of all patterns to the most similar one alone. They fall: of
@@ -131,10 +131,17 @@ class Hopfield(Model):
         """Append patterns."""
         return Patterns(torch.cat([state.v, e], 1))
 
-    def _terms(self, state: Patterns, x: Tensor, e: Tensor, generator: torch.Generator | None) -> Terms:
+    def _terms(
+        self,
+        state: Patterns,
+        x: Tensor,
+        e: Tensor,
+        generator: torch.Generator | None,
+        pixels: Pixels | None = None,
+    ) -> Terms:
         """ln p(x | memory) = ln 1/N Σ_t p(x | x_t), as for `nearest`; p(x | code_t) is the decoder's."""
         if self.codec is not None:
-            return Terms(mixture(self.codec.decoding(state.v), x, self.config.pixels == "levels"))
+            return Terms(mixture(self.codec.decoding(state.v), x, (pixels or self.config.pixels) == "levels"))
         stored = state.v.unflatten(-1, self.config.image)
         return Terms(mixture(around(stored, self.noise, self.config.binary), x))
 

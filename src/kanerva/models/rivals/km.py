@@ -40,7 +40,7 @@ from ...support import checks
 from ...support.checks import Random
 from ...support.door import public
 from ...support.linalg import Number, cholesky, log_det, ridge, solve_lower
-from ..base import CodecModel, CodecModelConfig, Episode, Seen, Terms
+from ..base import CodecModel, CodecModelConfig, Episode, Pixels, Seen, Terms
 from .gaussian import DiagonalGaussian, normal
 
 # ln var of keys at first: where keys say little, training soon forgets them.
@@ -121,7 +121,13 @@ class KM(CodecModel):
         return memory.absorb(state, w.mT @ w / v, w.mT @ (e - w @ state.R) / v)
 
     def _terms(
-        self, state: MemoryState, x: Tensor, e: Tensor, generator: torch.Generator | None, exact: bool | None = None
+        self,
+        state: MemoryState,
+        x: Tensor,
+        e: Tensor,
+        generator: torch.Generator | None,
+        pixels: Pixels | None = None,
+        exact: bool | None = None,
     ) -> Terms:
         """The terms of images that are read with drawn keys, with one draw of y and z: all but KL(M).
 
@@ -136,14 +142,14 @@ class KM(CodecModel):
         kl = q_y.kl() + q_z.kl(read, self.memory.log_noise_var)
         if self.config.memory == "exact" if exact is None else exact:
             kl = kl + uncertainty(state, w, self.memory.noise_var)
-        return Terms(*self.log_lik(x, q_z.draw(generator), e), kl)
+        return Terms(*self.log_lik(x, q_z.draw(generator), e, pixels), kl)
 
     @public(flat=True)
     def extra_scores(self, x: Episode, generator: Random = None) -> dict[str, Float[Tensor, "*b"]]:
         """The same score the other way: with the memory taken for its mean; or as a true bound, and its KL(M)."""
         exact, e = self.config.memory == "exact", self._code(x)
         state, kl_memory = self.written(e)
-        terms = self._terms(state, x, e, generator, not exact)
+        terms = self._terms(state, x, e, generator, exact=not exact)
         if exact:
             return {"memory taken for its mean": terms.nats()}
         return {"the memory's uncertainty counted": terms.nats(), KL_MEMORY: kl_memory / x.shape[-4]}

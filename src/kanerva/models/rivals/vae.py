@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...support.checks import Count, Random
 from ...support.door import public
-from ..base import CodecModel, CodecModelConfig, Episode, Images, Seen, Terms
+from ..base import CodecModel, CodecModelConfig, Episode, Images, Pixels, Seen, Terms
 from .gaussian import DiagonalGaussian, normal
 
 # Draws of the importance-weighted bound that is reported: the largest k of Burda et al.'s tables.
@@ -65,9 +65,16 @@ class VAE(CodecModel):
         """Keep nothing."""
         return state
 
-    def _terms(self, state: Nothing, x: Tensor, e: DiagonalGaussian, generator: torch.Generator | None) -> Terms:
+    def _terms(
+        self,
+        state: Nothing,
+        x: Tensor,
+        e: DiagonalGaussian,
+        generator: torch.Generator | None,
+        pixels: Pixels | None = None,
+    ) -> Terms:
         """E_q ln p(x | z) − KL(q(z | x) ‖ p(z)), with one draw z = mean + √var ε."""
-        return Terms(self.log_p(self.decoding(e.draw(generator)), x), kl_weights=e.kl())
+        return Terms(self.log_p(self.decoding(e.draw(generator)), x, pixels), kl_weights=e.kl())
 
     @public(flat=True)
     def importance(self, x: Episode, k: Count = DRAWS, generator: Random = None) -> Float[Tensor, "*b T"]:
