@@ -22,7 +22,7 @@ from kanerva.support import tensors as storage
 from kanerva.support.configs import to_dict
 from kanerva.training import processes
 from kanerva.training.loop import new_run, suited, train_here
-from kanerva.training.step import Plan, Step, loss_of
+from kanerva.training.step import Step, StepPlan, loss_of
 from small import metrics, tiny
 
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="torch without torch.distributed")
@@ -160,7 +160,7 @@ def skipping(rank: int, folder: Path) -> dict[str, Any]:
     step = Step(run, images, world)
     step(0)
     step.number.fill_(1)
-    step.gradients(Plan(5, None, 0))
+    step.gradients(StepPlan(5, None, 0))
     if rank == 1:
         step.sums[-1] = math.nan  # of a gradient
     processes.add_up(step.sums)

@@ -10,7 +10,7 @@ from cases import normal
 from kanerva import DKM, CodecConfig, DKMConfig
 from kanerva.lab import fixed_points
 from kanerva.lab.fixed_points import (
-    Found,
+    Ends,
     count_attractors,
     follow,
     jacobian,
@@ -62,9 +62,9 @@ def test_a_summary_by_hand() -> None:
     """Two memories of four cues; 100 pixels."""
     radii = torch.tensor([[2.0, 3.0, 0.5, 0.5], [2.0, 0.5, 0.5, 0.5], [0.1, 0.2, 0.3, 0.4]])
 
-    def made(first: list[int], last: list[int], period: list[int], attractors: int) -> Found:
+    def made(first: list[int], last: list[int], period: list[int], attractors: int) -> Ends:
         ends = torch.tensor(last)
-        return Found(torch.tensor([first, last]), ends < 3, torch.tensor(period), attractors, radii)
+        return Ends(torch.tensor([first, last]), ends < 3, torch.tensor(period), attractors, radii)
 
     memories = [made([0, 1, 2, 3], [0, 2, 5, 6], [1, 2, 3, 0], 3), made([0] * 4, [1] * 4, [1] * 4, 1)]
     numbers = summary(memories, 100)

@@ -33,7 +33,7 @@ from kanerva.training.loop import NonFinite, interrupts, new_run, suited
 from kanerva.training.metrics import Log
 from kanerva.training.processes import World
 from kanerva.training.run import Run, alone, saved_config
-from kanerva.training.step import Plan, Step, learning_rate, loss_of, plan_of
+from kanerva.training.step import Step, StepPlan, learning_rate, loss_of, plan_of
 from small import metrics, patterns, tiny
 
 pytestmark = pytest.mark.usefixtures("no_shape_checks")
@@ -177,11 +177,11 @@ def test_a_step_s_plan_is_drawn_as_the_settings_say() -> None:
     """Whatever the plan, length is drawn first, so that the share changes no run without it."""
     config = TrainConfig(lengths=(4, 8), related=(3, 2, 0.75))
     plans = [plan_of(config, step) for step in range(400)]
-    assert set(plans) == {Plan(n, *rest) for n in (4, 8) for rest in ((3, 2), (None, 0))}
+    assert set(plans) == {StepPlan(n, *rest) for n in (4, 8) for rest in ((3, 2), (None, 0))}
     share = sum(plan.classes is None for plan in plans) / 400
     assert abs(share - 0.25) < 0.087  # four standard errors
     always = dataclasses.replace(config, related=(3, 2, 1.0))
-    assert [plan_of(always, step) for step in range(400)] == [Plan(plan.length, 3, 2) for plan in plans]
+    assert [plan_of(always, step) for step in range(400)] == [StepPlan(plan.length, 3, 2) for plan in plans]
     config = TrainConfig(steps=10, augment=0.7)  # the end of a run is not augmented
     assert [plan_of(config, step).augment for step in range(10)] == 7 * [True] + 3 * [False]
 
@@ -194,11 +194,11 @@ def test_images_are_changed_and_mirrored_as_the_settings_say(tmp_path: Path) -> 
         return {image.contiguous().numpy().tobytes() for image in x}
 
     known, turned = apart(images), apart(images.flip(-1))
-    plain, changed = step.draw(Plan(5, None, 0)), step.draw(Plan(5, None, 0, augment=True))
+    plain, changed = step.draw(StepPlan(5, None, 0)), step.draw(StepPlan(5, None, 0, augment=True))
     assert apart(plain.flatten(0, 1)) <= known
     assert not apart(changed.flatten(0, 1)) <= known
     _, mirrored = new_step(tiny(tmp_path, mirror=True))
-    drawn = apart(mirrored.draw(Plan(64, None, 0)).flatten(0, 1))
+    drawn = apart(mirrored.draw(StepPlan(64, None, 0)).flatten(0, 1))
     assert drawn <= known | turned
     assert drawn & (turned - known)
     assert drawn & (known - turned)
@@ -208,7 +208,7 @@ def test_what_is_read_but_not_written_is_in_the_loss(tmp_path: Path) -> None:
     """The loss is −L/T − L_AE with all images read, and KL(M) of those that were written."""
     _, step = new_step(tiny(tmp_path, related=(2, 2, 1.0)))
     model, generator = step.model, torch.Generator()
-    x = step.draw(Plan(5, 2, 2))
+    x = step.draw(StepPlan(5, 2, 2))
     loss, _ = loss_of(model, x, step.config, generator.manual_seed(1), 2)
     state = model.write(x[:, :3])
     read = model.given(state, x, generator.manual_seed(1))
@@ -389,9 +389,9 @@ def test_a_held_step_changes_nothing(device: str, tmp_path: Path, monkeypatch: p
         before = state(run)
         step.held.fill_(True)
         step.number.fill_(2)
-        step.parts(Plan(5, None, 0))[0]()
+        step.parts(StepPlan(5, None, 0))[0]()
         step.number.fill_(3)
-        step.parts(Plan(4, None, 0))[0]()
+        step.parts(StepPlan(4, None, 0))[0]()
     assert same(before, state(run))
     assert step.bad() is None
 
@@ -502,7 +502,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, *at: int) -> None:
     """Put a NaN into the batch of some steps, in a way that can be captured."""
     original = Step.draw
 
-    def draw(self: Step, plan: Plan) -> torch.Tensor:
+    def draw(self: Step, plan: StepPlan) -> torch.Tensor:
         x = original(self, plan)
         for number in at:
             x = x.masked_fill(self.number == number, math.nan)

@@ -91,7 +91,7 @@ def wide_enough(name: str, cue: Tensor, call: checks.Call) -> None:
         raise ValueError(f"{name}: expected vectors of {layer.size} numbers, got {width}{more}")
 
 
-Known = Bool[Tensor, "... n"] | Annotated[Float[Tensor, "... n"], checks.not_negative] | None
+KnownEntries = Bool[Tensor, "... n"] | Annotated[Float[Tensor, "... n"], checks.not_negative] | None
 """Which entries of a cue are known, or how surely: precisions relative to 1 / noise_var."""
 Cue = Annotated[
     Float[Tensor, "*#b Q n"], checks.any_float, own_precision, wide_enough, checks.finite_where("known")
@@ -99,7 +99,7 @@ Cue = Annotated[
 Vectors = Annotated[Float[Tensor, "*#b T size"], checks.any_float, own_precision, checks.finite_where("mask")]
 Values = Annotated[Float[Tensor, "*#b T values"], checks.any_float, checks.finite_where("mask")] | None
 Mask = Annotated[Bool[Tensor, "*#b T"], "True for a code to write, False for padding"] | None
-Asked = Annotated[Float[Tensor, "*#b Q size"], checks.any_float, own_precision, checks.finite]
+Queries = Annotated[Float[Tensor, "*#b Q size"], checks.any_float, own_precision, checks.finite]
 Held = Annotated[Float[Tensor, "*#b Q values"], checks.any_float, checks.finite] | None
 
 
@@ -243,7 +243,7 @@ class Memory(nn.Module):
         return kernels.store(state, codes, noise_var, iterations, block, self.backend, mask=mask, keys=self.size)
 
     @public
-    def read(self, state: MemoryState, cue: Cue, known: Known = None) -> Float[Tensor, "*b Q m"]:
+    def read(self, state: MemoryState, cue: Cue, known: KnownEntries = None) -> Float[Tensor, "*b Q m"]:
         """Read what the memory has nearest to each cue: its vectors, or the values if it has values.
 
         known: which entries of a cue are known, or how surely; unknown ones may hold anything, and are left out of
@@ -255,7 +255,7 @@ class Memory(nn.Module):
     def forward(
         self,
         z: Vectors,
-        cue: Asked | None = None,
+        cue: Queries | None = None,
         mask: Mask = None,
         values: Values = None,
     ) -> Float[Tensor, "*b Q m"]:
@@ -266,13 +266,13 @@ class Memory(nn.Module):
         return self._wanted(w @ state.R)
 
     @public
-    def address(self, state: MemoryState, cue: Cue, known: Known = None) -> Float[Tensor, "*b Q K"]:
+    def address(self, state: MemoryState, cue: Cue, known: KnownEntries = None) -> Float[Tensor, "*b Q K"]:
         """Find the weights that read each cue best [app. D]; `cue` and `known` as in `read`."""
         cue = cue.to(self.R0.dtype)
         return memory.address(cue, self._part(state, cue.shape[-1]), self.noise_var, known=known)
 
     @public
-    def predict(self, state: Whole, cue: Cue, known: Known = None) -> Prediction:
+    def predict(self, state: Whole, cue: Cue, known: KnownEntries = None) -> Prediction:
         """Predict all of [vector; value] from what is known of it, with the variance of every entry.
 
         mean is E[Rᵀw | cue]. var has the noise, what is uncertain of the memory, and what the cue leaves open of w.
@@ -282,7 +282,7 @@ class Memory(nn.Module):
         return Prediction(*memory.complete(state, weights, self.noise_var))
 
     @public
-    def energy(self, state: MemoryState, cue: Cue, known: Known = None) -> Float[Tensor, "*b Q"]:
+    def energy(self, state: MemoryState, cue: Cue, known: KnownEntries = None) -> Float[Tensor, "*b Q"]:
         """−ln p(cue | memory at its mean) in nats, addresses integrated out: low for what is like its content.
 
         It is the least of −ln p(cue | w) + KL over all q(w) [sec. 3.5], which the exact posterior reaches.
@@ -296,7 +296,7 @@ class Memory(nn.Module):
         self,
         state: MemoryState,
         cue: Cue,
-        known: Known = None,
+        known: KnownEntries = None,
         cue_var: Annotated[float | Float[Tensor, "..."], variances] | None = None,
         valid: Callable[[Tensor], Tensor] | None = None,
         steps: Count = 15,
@@ -327,7 +327,7 @@ class Memory(nn.Module):
 
     @public(flat=True)
     @torch.no_grad()
-    def contains(self, state: Told, z: Asked, values: Held = None) -> Int64[Tensor, "*b Q"]:
+    def contains(self, state: Told, z: Queries, values: Held = None) -> Int64[Tensor, "*b Q"]:
         """How often each vector could have been written, 0 for never; −1 where the memory cannot tell.
 
         Where there are values: how often with this value, or, without `values`, with any. A state fixes its vectors
@@ -345,7 +345,7 @@ class Memory(nn.Module):
 
     @public(flat=True)
     @torch.no_grad()
-    def forget(self, state: Told, z: Asked, values: Held = None) -> MemoryState:
+    def forget(self, state: Told, z: Queries, values: Held = None) -> MemoryState:
         """The memory without these vectors: the posterior of the others, with the weights they were written with.
 
         One trace is left: those weights were found while the forgotten vectors were there. A vector that `contains`

@@ -1,6 +1,7 @@
 """What people run on one machine. Nothing below imports it.
 
 commands.py    what does each command of `kanerva` take, do and print?
+flags.py       how are flags read, and what is said of a wrong one?
 train.py       what is `kanerva train` asked to train?
 pictures.py    what becomes of the user's own pictures in a memory?
 inspect.py     what does a saved memory say of itself?

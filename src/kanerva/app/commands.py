@@ -292,7 +292,7 @@ def info(checkpoint: Annotated[Positional[Path | None], arg(metavar="[RUN]")] = 
     Args:
         checkpoint: A checkpoint, the folder of a run, or a pretrained model.
     """
-    about = system() if checkpoint is None else contents(checkpoint)
+    about = system() if checkpoint is None else of_checkpoint(checkpoint)
     print(strict_json.dumps(about, indent=1) if json else lines(about))
 
 
@@ -429,7 +429,7 @@ def system() -> dict[str, Any]:
     }
 
 
-def contents(place: Path) -> dict[str, Any]:
+def of_checkpoint(place: Path) -> dict[str, Any]:
     """What a checkpoint says of itself; of a run's folder the last, which says how far the run has come."""
     found = read(locate(place).with_name(LAST) if taken(place) else place)
     return {"file": str(found.path), "parameters": found.parameters, **found.about}

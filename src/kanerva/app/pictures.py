@@ -27,7 +27,7 @@ from ..training.presets import PRESETS
 LEVELS = {"flips": 0.15, "noise": 0.15, "block": 0.25, "half": None, "none": None}
 
 
-class Asked(NamedTuple):
+class Inputs(NamedTuple):
     """Pictures as a model takes them."""
 
     names: list[str]
@@ -74,7 +74,7 @@ def left_out(model: str, images: tuple[str, ...]) -> str | None:
     return None
 
 
-def read(model: Model, images: Sequence[str], others: Sequence[str], threshold: float, ink: str) -> Asked:
+def read(model: Model, images: Sequence[str], others: Sequence[str], threshold: float, ink: str) -> Inputs:
     """Read pictures to store, and others, in the size and kind of a model's images.
 
     In binary ones a pixel is ink from the share `threshold` on. ink: dark, light, or auto: what there is less of in
@@ -90,7 +90,7 @@ def read(model: Model, images: Sequence[str], others: Sequence[str], threshold: 
     made = [of_picture(levels, model.config.binary, threshold, ink) for levels in pixels]
     x, inks = torch.stack([image for image, _ in made]).to(model.like), [found for _, found in made if found]
     why = dict(zip(called[len(paths) :], left_out.values(), strict=True))
-    return Asked(called[: len(paths)], x, len(first.paths), inks, [*paths, *left_out], why)
+    return Inputs(called[: len(paths)], x, len(first.paths), inks, [*paths, *left_out], why)
 
 
 def check_outputs(outputs: dict[str, Path | None], inputs: Sequence[Path]) -> None:
@@ -125,7 +125,7 @@ def damaged(x: Float[Tensor, "N c h w"], kind: str, level: float | None, generat
     return corrupt(x, level, generator)
 
 
-def ask(model: Model, asked: Asked, cue: Cue, method: str, steps: int, generator: torch.Generator) -> Answers:
+def ask(model: Model, asked: Inputs, cue: Cue, method: str, steps: int, generator: torch.Generator) -> Answers:
     """Write pictures into one memory and ask it for cues. Erased pixels are known."""
     with torch.no_grad(), bar("recall", steps) as advance:
         state = model.write(asked.x[: asked.stored])
@@ -135,7 +135,7 @@ def ask(model: Model, asked: Asked, cue: Cue, method: str, steps: int, generator
     return Answers(state, cue.x, found.last, sure)
 
 
-def judge(asked: Asked, answers: Answers) -> list[dict[str, Any]]:
+def judge(asked: Inputs, answers: Answers) -> list[dict[str, Any]]:
     """What happened to each picture: how wrong cue and answer are, and the stored picture nearest to the answer.
 
     "itself": whether that is the picture, told by its pixels: names can be alike. "worse": whether the answer is
@@ -176,7 +176,7 @@ def summary(found: list[dict[str, Any]]) -> str:
     return said + (f"; {worse} {'is' if worse == 1 else 'are'} worse than the cue" if worse else "")
 
 
-def inks(asked: Asked) -> str:
+def inks(asked: Inputs) -> str:
     """Whether ink is dark or light, and in how many pictures where they differ."""
     count = {ink: asked.ink.count(ink) for ink in ("dark", "light") if ink in asked.ink}
     return next(iter(count)) if len(count) == 1 else ", ".join(f"{ink} in {n}" for ink, n in count.items())

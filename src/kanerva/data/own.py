@@ -188,7 +188,7 @@ def _mark(image: Image.Image) -> str:
 # FILES AND ARRAYS
 
 
-class Found(NamedTuple):
+class Picture(NamedTuple):
     """A picture by its class."""
 
     image: UInt8[Array, "height width channels"]
@@ -202,7 +202,7 @@ class Found(NamedTuple):
 Fit = Callable[[Image.Image, int], UInt8[Array, "height width channels"]]
 
 
-def _from_files(root: Path, fit: Fit) -> list[Found]:
+def _from_files(root: Path, fit: Fit) -> list[Picture]:
     """The images of files; the class is the folder, or else the file, as it is for one that moves."""
     base = root if root.is_dir() else root.parent
     paths = sorted(_find(root), key=Path.as_posix) if root.is_dir() else [Path(root.name)]
@@ -218,12 +218,12 @@ def _from_files(root: Path, fit: Fit) -> list[Found]:
             f"{next(path for path in paths if len(path.parts) > 1)}; move one of them"
         )
 
-    def read(place: Path) -> list[Found]:
+    def read(place: Path) -> list[Picture]:
         path = place.relative_to(base)
         pictures = [(fit(picture, len(paths)), _content(picture)) for picture in frames(place, place)]
         alone = bool(loose) or len(pictures) > 1
         label = _shown(path if alone else path.parent)
-        return [Found(image, content, label, alone) for image, content in pictures]
+        return [Picture(image, content, label, alone) for image, content in pictures]
 
     found, left_out = _gather([base / path for path in paths], read)
     if left_out:
@@ -240,7 +240,7 @@ def _from_files(root: Path, fit: Fit) -> list[Found]:
     return [one for _, one in found]
 
 
-def _from_array(path: Path, fit: Fit) -> tuple[list[Found], bool]:
+def _from_array(path: Path, fit: Fit) -> tuple[list[Picture], bool]:
     """The images of an .npy or .npz file; and whether it holds nothing but 0 and 1."""
     if path.suffix not in (".npy", ".npz"):
         end = f"*{path.suffix}" if path.suffix else "without an ending"
@@ -269,7 +269,7 @@ def _from_array(path: Path, fit: Fit) -> tuple[list[Found], bool]:
     for i, image in enumerate(scaled):
         picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
         label = i if labels is None else labels[i]
-        found.append(Found(fit(picture, len(scaled)), _content(picture), label, labels is None))
+        found.append(Picture(fit(picture, len(scaled)), _content(picture), label, labels is None))
     return found, bits
 
 
@@ -382,7 +382,7 @@ def _content(image: Image.Image) -> float:
     return _place(str(picture.shape).encode() + picture.tobytes())
 
 
-def _split(path: Path, found: list[Found], split: str) -> Array:
+def _split(path: Path, found: list[Picture], split: str) -> Array:
     """Choose the images of a split by their places, so that images that come or go leave the others where they are.
 
     Ten classes or more have the places of their names, or, where a class is a file, of its first picture. Of fewer

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from .. import __version__
 from ..support import strict_json
-from ..support.files import atomic_write, contents
+from ..support.files import atomic_write, read_file
 from ..support.say import nearest
 from . import EXPERIMENTS, find, pictures
 from .runner import file_name
@@ -78,7 +78,7 @@ def redraw(path: Path, folder: Path | None = None) -> list[Path]:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; expected the JSON that kanerva experiment writes")
     try:
-        results = strict_json.loads(contents(path))
+        results = strict_json.loads(read_file(path))
     except ValueError as error:
         raise ValueError(
             f"{path}: expected results as JSON, which kanerva experiment writes, got {error}"

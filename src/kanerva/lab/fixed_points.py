@@ -43,7 +43,7 @@ def run(who: Subject, seed: int = 0, *, length: int = 32, episodes: int = 8, ste
     episodes: Memories, each of other images.
     steps: Most steps of recall.
     """
-    model, found = as_dkm(who.model, who.name), dict[str, list[Found]](stored=[], others=[])
+    model, found = as_dkm(who.model, who.name), dict[str, list[Ends]](stored=[], others=[])
     exact, generator = copy.deepcopy(model).double().requires_grad_(False), torch.Generator().manual_seed(seed)
     with bar(f"fixed-points: {who.name}", 2 * episodes) as advance:
         for x in distinct(who.unseen.to("cpu"), episodes, 2 * length, generator).to(model.device):
@@ -64,7 +64,7 @@ def run(who: Subject, seed: int = 0, *, length: int = 32, episodes: int = 8, ste
     }
 
 
-class Found(NamedTuple):
+class Ends(NamedTuple):
     """What became of Q cues in one memory."""
 
     wrong: Int64[Tensor, "S Q"]
@@ -81,13 +81,13 @@ class Found(NamedTuple):
 
 def follow(
     path: Float[Tensor, "S Q c h w"], stored: Float[Tensor, "T c h w"], own: bool, radius: Float[Tensor, "3 Q"]
-) -> Found:
+) -> Ends:
     """Judge a path of recall, where cue q is the q-th stored image or, if not `own`, none of them."""
     apart = torch.stack([differ(x[:, None], stored) for x in path])
     wrong = apart.diagonal(dim1=-2, dim2=-1) if own else apart.amin(-1)
     right = answers(distances(path[-1], stored))[1] if own else torch.ones_like(wrong[-1], dtype=torch.bool)
     period = periods(path)
-    return Found(wrong, right, period, count_attractors(path, period), radius)
+    return Ends(wrong, right, period, count_attractors(path, period), radius)
 
 
 def differ(a: Float[Tensor, "*#b c h w"], b: Float[Tensor, "*#b #c #h #w"]) -> Int64[Tensor, "*b"]:
@@ -137,7 +137,7 @@ def radius(matrices: Float[Tensor, "*b K K"]) -> Float[Tensor, "*b"]:
     return torch.linalg.eigvals(matrices).abs().amax(-1)
 
 
-def summary(memories: list[Found], pixels: int) -> dict[str, Any]:
+def summary(memories: list[Ends], pixels: int) -> dict[str, Any]:
     """The numbers of all memories together; memories are the independent unit."""
 
     def each(field: str) -> Tensor:

@@ -29,7 +29,7 @@ def unpack(packed: dict[str, Any]) -> Pixels:
     if packed["binary"]:
         flat = np.unpackbits(data)[:count].astype(np.float32)
     else:
-        flat = (from_bytes(torch.tensor(data)).numpy() + 1) / 2
+        flat = ((from_bytes(torch.tensor(data)) + 1) / 2).numpy()
     return flat.reshape(packed["shape"])
 
 

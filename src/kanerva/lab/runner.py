@@ -27,7 +27,7 @@ from ..models import Model
 from ..models.checkpoint import Checkpoint, read, shipped, taken
 from ..support import checks, strict_json
 from ..support.configs import from_dict
-from ..support.files import atomic_write, check_writable, contents
+from ..support.files import atomic_write, check_writable, read_file
 from ..support.say import say, show
 from ..training.config import DataConfig, RunConfig
 from ..training.processes import choose
@@ -323,7 +323,7 @@ def keep(path: Path, planned: dict[str, Any]) -> None:
     if not path.exists():
         return
     try:
-        then, now = made_with(strict_json.loads(contents(path))), made_with(strict_json.finite(planned))
+        then, now = made_with(strict_json.loads(read_file(path))), made_with(strict_json.finite(planned))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise FileExistsError(
             f"{path}: is no readable file of results; --overwrite replaces it, --out names another place"

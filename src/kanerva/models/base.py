@@ -198,7 +198,7 @@ def pixels(name: str, x: Tensor, call: checks.Call) -> None:
 Images = Annotated[Float[Tensor, "*b c h w"], pixels]
 Episode = Annotated[Float[Tensor, "*#b T c h w"], pixels]
 Cues = Annotated[Float[Tensor, "*#b Q c h w"], pixels]
-Mask = Annotated[Float[Tensor, "... h w"] | Bool[Tensor, "... h w"], checks.trusts] | None
+PixelMask = Annotated[Float[Tensor, "... h w"] | Bool[Tensor, "... h w"], checks.trusts] | None
 """Which pixels to trust (1) or not (0), of any leading axes that fit the cues."""
 
 
@@ -287,7 +287,7 @@ class Model(nn.Module, ABC):
         steps: Count = 15,
         method: str | None = None,
         *,
-        mask: Mask = None,
+        mask: PixelMask = None,
         noise: float | None = None,
         temperature: float = 1.0,
         generator: Random = None,

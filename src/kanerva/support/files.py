@@ -227,7 +227,7 @@ TEXT = 2**26  # bytes of JSON and the like: ours has less than 1 MB, a run of 10
 SHARE = 4  # data may take a quarter of the memory, because preparing them makes copies
 
 
-def contents(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
     """The bytes of a file of JSON, of a run's reports, or of a figure; a larger one is an error before it is read.
 
     Errors do not name the file: the caller does.

@@ -26,7 +26,7 @@ from .processes import World, add_up, shared_gradients
 from .run import Run
 
 
-class Plan(NamedTuple):
+class StepPlan(NamedTuple):
     """What a step's episodes are like."""
 
     length: int
@@ -83,7 +83,7 @@ class Step:
         self.sums = shared_gradients(self.model, len(NAMES) + 1, world)
         self.captured = why_not_captured(self.config, world) is None
         if self.captured:
-            self.graphs: dict[Plan, list[torch.cuda.CUDAGraph]] = {}
+            self.graphs: dict[StepPlan, list[torch.cuda.CUDAGraph]] = {}
             self.pool, self.stream = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
 
     def __call__(self, number: int) -> int:
@@ -101,7 +101,7 @@ class Step:
             part()
         return c.batch * plan.length
 
-    def parts(self, plan: Plan) -> list[Callable[[], None]]:
+    def parts(self, plan: StepPlan) -> list[Callable[[], None]]:
         """The step itself; with several processes, what comes before and after they add up their gradients.
 
         All that it reads and leaves lies on the device.
@@ -115,7 +115,7 @@ class Step:
 
         return [whole]
 
-    def gradients(self, plan: Plan) -> None:
+    def gradients(self, plan: StepPlan) -> None:
         """Draw episodes, and find the loss and its gradient for this process's share of them."""
         x = self.draw(plan)
         if self.world.size > 1:
@@ -142,7 +142,7 @@ class Step:
         if self.average is not None:
             update_average(self.average, self.model, self.config.average, self.skip)
 
-    def draw(self, plan: Plan) -> Float[Tensor, "B T c h w"]:
+    def draw(self, plan: StepPlan) -> Float[Tensor, "B T c h w"]:
         """This process's share of the episodes. Where some images are read but not written, none comes twice."""
 
         def change(x: Tensor) -> Tensor:
@@ -164,7 +164,7 @@ class Step:
             self.held |= bad
         self.skip.copy_(bad | self.held)
 
-    def capture(self, plan: Plan) -> list[torch.cuda.CUDAGraph]:
+    def capture(self, plan: StepPlan) -> list[torch.cuda.CUDAGraph]:
         """Record the parts as graphs. They run a few times before, to choose algorithms; held: nothing changes."""
         held, parts = self.held.clone(), self.parts(plan)
         self.held.fill_(True)
@@ -252,17 +252,17 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     return config.lr * 0.5 * (1 + math.cos(math.pi * done))
 
 
-def plan_of(config: TrainConfig, step: int) -> Plan:
+def plan_of(config: TrainConfig, step: int) -> StepPlan:
     """What a step's episodes are like, the same in all processes; drawn on the host, which must know it."""
     host = torch.Generator().manual_seed(step_seed(config.seed, step, -1))
     length = config.lengths[int(torch.randint(len(config.lengths), (), generator=host))]
     augment = step < round(config.augment * config.steps)
     if config.related is None:
-        return Plan(length, None, 0, augment)
+        return StepPlan(length, None, 0, augment)
     classes, unwritten, share = config.related
     if share < 1 and float(torch.rand((), generator=host)) < 1 - share:
-        return Plan(length, None, 0, augment)
-    return Plan(length, classes or None, unwritten, augment)
+        return StepPlan(length, None, 0, augment)
+    return StepPlan(length, classes or None, unwritten, augment)
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:

@@ -244,7 +244,7 @@ class Fall:
         return end
 
 
-class Recall:
+class Recalling:
     """Recall of one cue in two jobs: the first makes all steps that need no search, the other has the searches."""
 
     def __init__(self) -> None:

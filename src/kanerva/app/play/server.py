@@ -114,7 +114,7 @@ class Playground:
 
     def recall(self, session: Session, body: Body) -> AsyncIterator[Answer]:
         """The events of a recall: nobody's first steps wait for others' searches."""
-        both = panels.Recall()
+        both = panels.Recalling()
         first = self.steps.ask(both.begin, session, body)
 
         async def events() -> AsyncIterator[Answer]:

@@ -10,7 +10,7 @@ from ...lab.tables import is_number
 from ...models.checkpoint import LAST, locate, shipped
 from ...models.checkpoint import read as read_checkpoint
 from ...support import strict_json
-from ...support.files import contents
+from ...support.files import read_file
 from ...support.say import nearest
 
 
@@ -103,7 +103,7 @@ def describe(path: Path, missing: list[str] | None) -> dict[str, Any]:
 def text(path: Path, missing: list[str], note: str = "") -> str:
     """What is in a file; empty where it cannot be read, which is noted."""
     try:
-        return contents(path).decode("utf-8", "replace")
+        return read_file(path).decode("utf-8", "replace")
     except FileNotFoundError:
         missing.append(f"{path}: no such file{note}")
     except (OSError, ValueError) as error:
