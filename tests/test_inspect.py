@@ -87,7 +87,7 @@ def test_inspect_of_memories_with_nothing_to_show(
     [
         ("missing", "no such file"),
         ("text", "not a readable safetensors file"),
-        ("model", "expected the R and U of a memory, got model.decoder"),
+        ("model", "expected the R and U of a memory, got a checkpoint of a model"),
         ("R alone", "expected the R and U of a memory, got R"),
         (
             "size",
