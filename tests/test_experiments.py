@@ -175,7 +175,7 @@ def test_results_have_their_place(place: str, folder: str, tmp_path: Path, monke
 def test_flags_that_cannot_work_are_refused_at_once(name: str, flags: list[str], message: str) -> None:
     with pytest.raises(SystemExit) as end:
         main(["experiment", name, *flags])
-    assert end.value.code == f"kanerva: {message}; see kanerva experiment {name} --help"
+    assert end.value.code == f"kanerva: {message}; kanerva experiment {name} --help lists all flags"
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(run: Path, tmp_path: Path) -> None:

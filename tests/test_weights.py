@@ -47,15 +47,6 @@ def test_a_card_has_the_command_that_trained_its_model(name: str) -> None:
     assert dataclasses.replace(said.train, **{key: getattr(run.train, key) for key in logged}) == run.train
 
 
-def test_every_list_of_pretrained_models_is_whole() -> None:
-    """Texts that name them, in help and docstrings, name them all."""
-    source = "\n".join(path.read_text() for path in Path(kanerva.__file__).parent.rglob("*.py"))
-    lists = re.findall(r"pretrained models? \(([^)]*)\)", source)
-    assert len(lists) > 5
-    for found in lists:
-        assert re.findall(r"[\w-]+", found) == checkpoint.shipped()
-
-
 def test_a_name_is_told_from_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "omniglot").mkdir()

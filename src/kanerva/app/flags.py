@@ -25,6 +25,6 @@ def refusal(box: str) -> str:
     """The sentence in the box that tyro draws, and the flag that it proposes."""
     _, *rows = (re.sub("[│╭╮╰╯]|[─-]{5,}", " ", row).strip() for row in box.splitlines())  # the first is a title
     why = " ".join(itertools.takewhile(bool, itertools.dropwhile(lambda row: not row, rows)))
-    why = re.sub(r"^Error parsing (config\.\w+: )?", "", why)
+    why = re.sub(r"^Error parsing ((config|kanerva)[\w.]+: )?", "", why)
     meant = re.search(r"Perhaps you meant:?\s+(--[\w-]+)", "\n".join(rows))
     return why + (f"; did you mean {meant[1]}?" if meant else "")
