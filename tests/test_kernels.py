@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from cases import AWKWARD, case, normal
 from conftest import cuda
@@ -242,6 +245,12 @@ def test_float32_is_as_good_as_memory_write(pair: Pair, size: Size) -> None:
     in_float32(pair, size)
 
 
+@interpreted
+def test_triton_crosses_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gram, "CHUNK", 2)
+    in_float32(("triton", "cpu"), ((), 3, 5, 5))
+
+
 def tolerance(name: str) -> tuple[torch.dtype, float]:
     """Triton: float32 rounding, 6e-8, times the conditioning of small and easy cases, up to 500."""
     return (torch.float32, 3e-5) if name == "triton" else (torch.float64, EXACT)
@@ -441,6 +450,16 @@ def test_what_cannot_be_is_nan_or_an_error(pair: Pair) -> None:
         kernels.inverse(kernels.store(huge, z, 1.0, backend=name).state, 1.0, backend=name)
 
 
+@pytest.mark.parametrize("pair", [GRAM, CPU])
+def test_activation_checkpointing(pair: Pair) -> None:
+    name, _ = pair
+    leaves = [x.requires_grad_() for x in inputs((2,), 3, 5, 4)]
+    f = by_kernel(name)
+    wanted = torch.autograd.grad(f(*leaves)[0].square().sum(), leaves)
+    found = torch.autograd.grad(checkpoint(f, *leaves, use_reentrant=False)[0].square().sum(), leaves)
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
 @pytest.mark.skipif(not INTERPRETED, reason="for Triton's interpreter")
 @pytest.mark.parametrize("size", [((), 20, 30, 4), ((2,), 7, 12, 2), ((), 1, 4, 2)], ids=str)
 def test_memories_beyond_registers(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -524,15 +543,29 @@ def test_differentiating_twice_is_an_error(pair: Pair) -> None:
 # threads
 
 
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @needs_numba
-@pytest.mark.parametrize("threads", [2, 3])
-def test_threads_do_not_show(threads: int) -> None:
-    leaves, before = inputs((5,), 9, 7, 20), torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+def test_threads_do_not_show(threads: Callable[[int], None]) -> None:
+    """To the last bit in the loops of cpu.py; the matrix products around them are PyTorch's."""
+    c = case((5,), 9, 7, 20)
+    R, z, found = c.state.R, c.z, []
+    leaves = inputs((5,), 9, 7, 20)
+    V = torch.cat([R, z], dim=-2)
+    M, cpu = V @ V.mT, importlib.import_module("kanerva.kernels.cpu")
+    for n in (1, 2, 3):
+        threads(n)
+        out = cpu.core_op(M, c.state.U, c.noise_var)
+        back = cpu.backward_op([c.noise_var, M, *out], *(normal(*x.shape) for x in out[:4]))
+        found.append((*out, *back, *cpu.invert_op(R @ R.mT + torch.eye(9))))
         same(run(by_kernel("cpu"), leaves), run(by_memory(), leaves), EXACT)
-    finally:
-        torch.set_num_threads(before)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(other, found[0], strict=True))
 
 
 # which backend
@@ -564,15 +597,36 @@ def test_auto_takes_the_first_that_can(job: tuple[Any, ...], name: str, monkeypa
 
 
 @pytest.mark.parametrize("name", ["gram", "cpu", "triton"])
-def test_iterations_and_blocks_are_the_references(name: str) -> None:
+@pytest.mark.parametrize(("iterations", "block"), [(2, 1), (1, 2)])
+def test_iterations_and_blocks_are_the_references(name: str, iterations: int, block: int) -> None:
     c = case((2,), 3, 5, 4)
     state, z = c.state.to(torch.float32), c.z.float()
-    for more in ((2, 1), (1, 2)):
-        with pytest.raises(ValueError, match=f"{name} cannot "):
-            kernels.store(state, z, 0.3, *more, backend=name)
-        (R, U), w = kernels.write(state, z, 0.3, *more)
-        expected, weights = memory.write(state, z, 0.3, *more)
-        assert all(torch.equal(a, b) for a, b in zip((R, U, w), (*expected, weights), strict=True))
+    for write in (kernels.write, kernels.store):
+        with pytest.raises(ValueError, match=rf"{name} cannot .* iterations = 1 and block = 1, not {iterations} "):
+            write(state, z, 0.3, iterations, block, backend=name)
+    (R, U), w = kernels.write(state, z, 0.3, iterations, block)
+    expected, weights = memory.write(state, z, 0.3, iterations, block)
+    assert torch.equal(R, expected.R)
+    assert torch.equal(U, expected.U)
+    assert torch.equal(w, weights)
+
+
+def test_functional_transforms() -> None:
+    """torch.func.grad, and vmap of it: auto takes the reference."""
+    c = case((), 3, 5, 4)
+
+    def total(write: Callable[..., Any]) -> Callable[..., Tensor]:
+        def call(R: Tensor, U: Tensor, z: Tensor, noise_var: Tensor) -> Tensor:
+            state, w = write(MemoryState(R, 0.5 * (U + U.mT)), z, noise_var)
+            return state.R.square().sum() + state.U.square().sum() + w.sum()
+
+        return torch.func.grad(call, (0, 1, 2, 3))
+
+    arguments = [*c.state, c.z, c.noise_var]
+    many = torch.func.vmap(total(kernels.write))(*(torch.stack([x, 1.5 * x]) for x in arguments))
+    for i, scale in enumerate((1, 1.5)):
+        for found, wanted in zip(many, total(memory.write)(*(scale * x for x in arguments)), strict=True):
+            assert error(found[i], wanted) <= EXACT
 
 
 @pytest.mark.parametrize(("name", "device", "missing"), [("cpu", "cpu", "numba"), ("triton", "cuda", "triton")])
@@ -582,9 +636,11 @@ def test_auto_does_without_what_is_not_installed(
     monkeypatch.setattr(kernels, missing.upper(), False)
     found, why = kernels.pick(device, torch.float32, 32, 100)
     assert found == "gram"
-    assert missing in why
-    with pytest.raises(ValueError, match=r"^backend: "):
+    assert f"{missing} is not installed" in why
+    with pytest.raises(ValueError, match=f"backend: {name} cannot be used here"):
         kernels.pick(device, torch.float32, 32, 100, name)
+    with pytest.raises(ValueError, match="backend: expected one of"):
+        kernels.write(*case((2,), 3, 5, 4)[::2], 0.3, backend="cuda")  # type: ignore[call-arg]
 
 
 def test_an_empty_batch_is_the_references() -> None:
@@ -593,11 +649,52 @@ def test_an_empty_batch_is_the_references() -> None:
     assert [x.shape for x in (*out.state, out.w, out.log_det)] == [(0, 3, 2), (0, 3, 3), (0, 4, 3), (0,)]
 
 
+# any memory
+
+
+@st.composite
+def leaves_of(draw: st.DrawFn) -> list[Tensor]:
+    return inputs(
+        tuple(draw(st.lists(st.integers(1, 3), max_size=2))),
+        K=draw(st.integers(1, 12)),
+        C=draw(st.integers(1, 12)),
+        T=draw(st.integers(0, 12)),
+        seed=draw(st.integers(0, 2**20)),
+        noise_var=10.0 ** draw(st.floats(-2, 2)),
+    )
+
+
+@pytest.mark.parametrize("pair", [GRAM, CPU])
+@settings(max_examples=30)
+@given(leaves=leaves_of())
+def test_any_write_is_memory_write(pair: Pair, leaves: list[Tensor]) -> None:
+    exact, found = run(by_memory(), leaves), run(by_kernel(pair[0]), leaves)
+    # K > C with small noise: 1e-16 times cond(A) to 1e4 at every step, and what the steps make of it
+    same(found, exact, 1e-7)
+
+
 # PyTorch's own tests of operators, and its compiler; last, because they need the shape checks off to the end
 
 
 def check_op(module: ModuleType, op: str, *arguments: Any) -> None:
     torch.library.opcheck(getattr(module, op), arguments)
+
+
+@needs_numba
+@pytest.mark.filterwarnings("default")  # the compiler's own warnings differ from version to version
+def test_operators_of_cpu(no_shape_checks: None) -> None:
+    c = case((2,), 3, 5, 4)
+    R, U, z, noise_var = (x.clone().requires_grad_() for x in (*c.state, c.z, c.noise_var))
+    V = torch.cat([R, z], dim=-2)
+    arguments = [x.detach().requires_grad_() for x in (V @ V.mT, U, noise_var)]
+    module = importlib.import_module("kanerva.kernels.cpu")
+    check_op(module, "core_op", *arguments)
+    check_op(module, "core_op", *(x.detach().float() for x in arguments))
+    with torch.no_grad():
+        out = module.core_op(*arguments)
+    saved = [noise_var.detach(), arguments[0].detach(), *out]
+    check_op(module, "backward_op", saved, *(normal(*x.shape, seed=i) for i, x in enumerate(out[:4])))
+    check_op(module, "invert_op", (R @ R.mT + torch.eye(3)).detach().requires_grad_())
 
 
 @pytest.mark.filterwarnings("default")

@@ -363,3 +363,70 @@ def test_nothing_is_changed_in_place() -> None:
     memory.kl_memory(c.state, c.state)
     memory.sample(c.state)
     assert all(torch.equal(a, b) for a, b in zip(before, (*c.state, c.w, c.z, c.noise_var), strict=True))
+
+
+@pytest.mark.parametrize(("variance", "rank"), [(1e-20, 2), (1.0, 2), (1e30, 0)])
+def test_span_where_squares_are_no_float32(variance: float, rank: int) -> None:
+    """With little noise all is kept, with so much nothing is."""
+    R0, z = (normal(*shape, seed=i, dtype=torch.float32) for i, shape in enumerate([(4, 9), (2, 9)]))
+    state, _ = memory.write(memory.prior(R0, variance), z, variance)
+    basis = memory.span(state, R0, variance)
+    assert int(basis.any(-1).sum()) == rank
+
+
+def test_update_leaves_u_symmetric_to_the_last_bit() -> None:
+    c = case((5,), K=33, C=7, T=40)
+    for state in (
+        memory.update(c.state, *one(c, 0)),
+        memory.condition(c.state, c.w, c.z, c.noise_var),
+        memory.write(c.state, c.z, c.noise_var)[0],
+    ):
+        assert torch.equal(state.U, state.U.mT)
+
+
+def test_write_goes_on_where_it_stopped() -> None:
+    c = case((2,), T=6)
+    first, w1 = memory.write(c.state, c.z[:, :2], c.noise_var)
+    second, w2 = memory.write(first, c.z[:, 2:], c.noise_var)
+    state, w = memory.write(c.state, c.z, c.noise_var)
+    assert all(torch.equal(a, b) for a, b in zip((*state, w), (*second, torch.cat([w1, w2], -2)), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("K", "C", "mean", "noise_var"), [(64, 16, 0.0, 1e-2), (8, 20, 20.0, 1e-2), (32, 100, 0.0, 1.0)]
+)
+def test_inverse_reads_as_exactly_as_a_solve(K: int, C: int, mean: float, noise_var: float) -> None:
+    """In float32, where A is hard to invert (cond(A) from 10 to 2e4)."""
+    R, z = normal(K, C) + mean, normal(50, C, seed=1) + mean
+    exact = MemoryState(R, torch.eye(K, dtype=R.dtype))
+    wanted = memory.address(z, exact, noise_var)
+    state = exact.to(torch.float32)
+    errors = []
+    for inverse in (None, memory.inverse(state, noise_var)):
+        w = memory.address(z.float(), state, noise_var, inverse)
+        pairs = ((w, wanted), (memory.read(state, w), memory.read(exact, wanted)))
+        errors.append([float((a.double() - b).norm() / b.norm()) for a, b in pairs])
+    for solved, inverted in zip(*errors, strict=True):
+        assert inverted <= 4 * solved + 1e-6  # the last for a solve that is right by luck
+
+
+def test_full_weights_are_drawn_with_their_covariance() -> None:
+    c = case(K=4, C=3, T=1)
+    inverse = memory.inverse(c.state, c.noise_var)
+    mean = normal(1, 4, seed=9).expand(100_000, 4)
+    q = moments.scaled(moments.spread(mean, c.state, c.noise_var, inverse), 0.25)
+    w = moments.draw(q, torch.Generator().manual_seed(0))
+    # standard errors are √2/√100,000 = 0.0045 of the variances, which are at most 0.25
+    close(w.mean(0), mean[0], atol=0.01, rtol=0)
+    close(w.mT.cov(), 0.25 * c.noise_var * inverse.P, atol=0.005, rtol=0)
+
+
+def test_a_batch_is_its_elements() -> None:
+    c = case((2, 3), K=4, C=5, T=6)
+    state, w = memory.write(c.state, c.z, c.noise_var, iterations=2, block=2)
+    for i in range(2):
+        for j in range(3):
+            lone = MemoryState(c.state.R[i, j], c.state.U[i, j])
+            alone, w_alone = memory.write(lone, c.z[i, j], c.noise_var, iterations=2, block=2)
+            same_memory(MemoryState(state.R[i, j], state.U[i, j]), alone)
+            close(w[i, j], w_alone)

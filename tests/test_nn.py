@@ -540,3 +540,12 @@ WRONG: list[tuple[str, Wrong]] = [
 def test_what_is_wrong_is_said(message: str, call: Wrong, no_shape_checks: None) -> None:
     with pytest.raises((ValueError, TypeError), match=f"^{message}"):
         call(layer(), layer(values=2), normal(3, 5))
+
+
+@pytest.mark.filterwarnings("default")
+def test_the_read_itself_is_exported(no_shape_checks: None) -> None:
+    m, z = layer(), normal(3, 5)
+    stream = Stream(m)
+    stream.write(z)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.export.export(stream, (z,)).module()(z), stream(z))
