@@ -395,7 +395,8 @@ class Server(uvicorn.Server):
             log_level="warning",
             access_log=False,
             lifespan="off",
-            limit_concurrency=CONNECTIONS,
+            # twice: what a connection asked that was let go ends a moment after it, and must not keep the next one out
+            limit_concurrency=2 * CONNECTIONS,
             timeout_graceful_shutdown=2,
             server_header=False,
         )
@@ -429,8 +430,6 @@ def serve(places: Sequence[str], host: str, port: int, browser: bool, say: Calla
         shown = f"[{host}]" if ":" in host else host
         url = f"http://{shown}:{listener.getsockname()[1]}/"
         say(f"{url}  (Ctrl-C ends it)")
-        if (
-            browser
-        ):  # what it asks before the server runs waits at the socket; some browsers return when they are closed
+        if browser:  # what it asks before the server runs waits at the socket; some return when they are closed
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         Server(Playground(playable), host).run(sockets=[listener])
