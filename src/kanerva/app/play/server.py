@@ -395,7 +395,7 @@ class Server(uvicorn.Server):
             log_level="warning",
             access_log=False,
             lifespan="off",
-            # twice: what a connection asked that was let go ends a moment after it, and must not keep the next one out
+            # twice: what a connection that was let go has asked ends a moment later, and must keep nobody out
             limit_concurrency=2 * CONNECTIONS,
             timeout_graceful_shutdown=2,
             server_header=False,
